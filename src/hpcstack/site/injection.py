@@ -13,9 +13,6 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from hpcstack.recipe.fields import Line, Model, Mount, Value, check_mount
-from hpcstack.slurm.gpus import ASKING, read_gpu_request
-from hpcstack.slurm.options import GivenOption
-from hpcstack.slurm.rivals import GIVING_TASKS, find_rivals
 
 
 class Reasoned(Model):
@@ -31,8 +28,6 @@ WORKED_OUT = (
     "--nodes",
     "--ntasks",
     "--ntasks-per-node",
-    *GIVING_TASKS,
-    *(option for option in ASKING if option != "--gres"),
     "--partition",
     "--nodelist",
     "--clusters",
@@ -49,11 +44,16 @@ OPTION = re.compile(r"--[a-z][a-z0-9-]*")
 
 def check_site_options(options: dict[str, Reasoned]) -> dict[str, Reasoned]:
     """Return OPTIONS. Raise ValueError for what is no long option of srun's, or is hpcstack's own."""
+    from hpcstack.slurm.gpus import ASKING, read_gpu_request
+    from hpcstack.slurm.options import GivenOption
+    from hpcstack.slurm.rivals import GIVING_TASKS, find_rivals
+
+    worked_out = (*WORKED_OUT, *GIVING_TASKS, *(one for one in ASKING if one != "--gres"))
     for name, row in options.items():
         if not OPTION.fullmatch(name):
             raise ValueError(f"{name!r}: write the long form of an option of srun's, as --mem")
         is_of_gpus = name == "--gres" and read_gpu_request(name, row.value, "") is not None
-        if name in WORKED_OUT or name.startswith("--container") or is_of_gpus:
+        if name in worked_out or name.startswith("--container") or is_of_gpus:
             raise ValueError(f"{name}: hpcstack works it out for each launch")
     given = [GivenOption(name, row.value or None) for name, row in options.items()]
     for one in given:
