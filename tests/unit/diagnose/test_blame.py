@@ -212,6 +212,14 @@ def test_a_task_of_an_array_is_meant_alone() -> None:
         find_requeueable("7", runner)
 
 
+def test_a_heterogeneous_job_is_meant_by_its_first_part() -> None:
+    first = JOB.format(state="RUNNING", required="(null)", excluded="(null)")
+    second = first.replace("JobId=7", "JobId=8", 1)
+    records = [f"{first} HetJobId=7 HetJobOffset=0", f"{second} HetJobId=7 HetJobOffset=1"]
+    runner = Says(hostnames="n1\nn2", show="\n".join(records))
+    assert find_requeueable("7", runner).job == "7"
+
+
 def test_what_cannot_start_again_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="job 7 is PENDING"):
         find_requeueable("7", cluster(state="PENDING"))

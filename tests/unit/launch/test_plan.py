@@ -911,6 +911,40 @@ def test_the_command_line_tells_none_from_not_asked() -> None:
     assert (asked.gpus_per_node, asked.without_gpus) == (4, False)
 
 
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("4", (4, "")),
+        ("h100:4", (4, "h100")),
+        ("h100", (1, "h100")),
+        ("3090:2", (2, "3090")),
+        ("1g.10gb:1", (1, "1g.10gb")),
+        *(
+            (word, None)
+            for word in ("-1", "all", "four", "1.5", "+4", "", "a:b:c", "8000000000000000")
+        ),
+    ],
+)
+def test_a_number_of_gpus_as_it_is_typed(typed: str, expected: tuple[int, str] | None) -> None:
+    """What no number is was once a type: `--gpus-per-node=all:1`."""
+    words = ["x-1", f"--gpus-per-node={typed}", "--", "x.py"]
+    if expected is None:
+        with pytest.raises(click.BadParameter, match="no number of GPUs"):
+            launch_command.make_context("launch", words)
+        return
+    found = parse_resources(launch_command.make_context("launch", words).params)
+    assert (found.gpus_per_node, found.gpu_type) == expected
+
+
+def test_a_type_of_gpu_that_one_of_two_names_is_kept() -> None:
+    words = ["x-1", "-N", "2", "-G", "h100:8", "--gpus-per-node", "4", "--", "x.py"]
+    found = parse_resources(launch_command.make_context("launch", words).params)
+    assert (found.gpus_per_node, found.gpu_type) == (4, "h100")
+    other = ["x-1", "-N", "2", "-G", "h100:8", "--gpus-per-node", "a100:4", "--", "x.py"]
+    with pytest.raises(InputError, match="two types of GPU: a100, h100"):
+        parse_resources(launch_command.make_context("launch", other).params)
+
+
 @pytest.mark.parametrize(("total", "each"), [(0, 4), (8, 0)])
 def test_none_and_some_contradict_each_other(total: int, each: int) -> None:
     gpus = {"gpus": Gres("gpu", count=total), "gpus_per_node": Gres("gpu", count=each)}
