@@ -6,6 +6,38 @@ function ended_by_slurm() {
     if (told == "it was cancelled") return code == 143
     return (told == "the time limit was reached" || told == "it was preempted") && (code == 143 || code == 137)
 }
+function is_victim(text) { # of which another rank was the cause
+    return text ~ /DistBackendError|DistNetworkError|DistStoreError|Rendezvous|CalledProcessError|ProcessRaisedException|ProcessExitedException|BrokenPipeError|Connection closed by peer|Connection reset by peer|ncclRemoteError|remote process exited|Watchdog caught collective/
+}
+function first_exception(    n) { # where no rank is known to have failed first
+    for (n = 1; n <= kept; n++) if (place_of[order[n]] == n && !is_victim(exception(order[n]))) return exception(order[n])
+    for (n = 1; n <= kept; n++) if (place_of[order[n]] == n) return exception(order[n])
+    return ""
+}
+function take_label(    n, text) { # whose the line is, as others have put it in front; hpcstack/launch/log_lines.py
+    for (n = 1; n <= LABELS; n++) {
+        if (!match($0, LABEL[n])) continue
+        text = substr($0, 1, RLENGTH)
+        $0 = substr($0, RLENGTH + 1)
+        if (KIND[n] == "rank") { sub(/[^0-9]+$/, "", text); sub(/.*[^0-9]/, "", text); of = text }
+        if (KIND[n] == "own") { sub(/[ :]+$/, "", text); of = text }
+        return 1
+    }
+    if ($0 ~ /^[A-Za-z0-9][A-Za-z0-9_.-]*: Traceback [(]most recent call last[)]:/) hosts[substr($0, 1, index($0, ": ") - 1)] = 1
+    n = index($0, ": ")
+    if (n > 1 && (substr($0, 1, n - 1) in hosts)) {
+        of = substr($0, 1, n - 1)
+        $0 = substr($0, n + 2)
+        return 1
+    }
+    return 0
+}
+function forget() { # all but the labels: the job starts again, and writes into the same log
+    rank = host = task = told = starts = pyxis = aborted = said_then = last_words = ""
+    out_of_memory = others_are_ended = ended = last = first = kept = 0
+    split("", why); split("", at); split("", place); split("", own); split("", open); split("", inside)
+    split("", harmless); split("", went_on); split("", wrong); split("", last_of_rank); split("", order); split("", place_of)
+}
 function exception(rank) { return rank in why ? why[rank] (rank in at ? " (" at[rank] ")" : "") : "" }
 function reason() { # of what the rank that failed first has failed, as far as it has said so
     if (rank in why) return exception(rank)
@@ -29,17 +61,16 @@ BEGIN {
     BEGINS[6] = "error: *** STEP "; BEGINS[7] = "error: *** JOB "; BEGINS[8] = "error: Detected "
     BEGINS[9] = "error: pyxis: "; BEGINS[10] = "error: spank: pyxis: "
     split("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM", NAMES, " ")
-    rank = host = task = told = starts = pyxis = aborted = ""
+    forget()
+    # LABELS
 }
 {
+    gsub(/\033\[[0-9;?]*[A-Za-z]/, "") # what terminals take for commands
+    gsub(/\033\][^\007\033]*\007/, "")
     sub(/\r+$/, "") # a terminal ends lines with both; a bar is drawn over itself
     sub(/.*\r/, "")
-    sub(/^ *[0-9]+: /, "")
     of = ""
-    if (match($0, /^\[rank[0-9]+\]: ?/)) {
-        of = substr($0, 6, index($0, "]") - 6)
-        $0 = substr($0, RLENGTH + 1)
-    }
+    for (taken = 0; taken < MOST_LABELS && take_label(); taken++);
 }
 { # a progress bar may stand before what is said
     from = 0
@@ -49,6 +80,7 @@ BEGIN {
     }
     if (from > 1) $0 = substr($0, from)
 }
+/^hpcstack: start [0-9]+ of job / || /^((slurmstepd|srun)[^ ]*: |\[[^]]+\] )?error: \*\*\* (STEP|JOB) .* DUE TO JOB REQUEUE/ { forget(); next }
 /^hpcstack: rank [0-9]+ on [^ ]+ ended with [0-9]+ \[[0-9]+ [0-9]+(\.[0-9]+)?\.?N?\]$/ {
     if (told != "") next
     again = substr($9, 2) + 0
@@ -80,7 +112,7 @@ BEGIN {
 /^((slurmstepd|srun)[^ ]*: |\[[^]]+\] )?error: (spank: )?pyxis: / {
     where = $0
     sub(/^((slurmstepd|srun)[^ ]*: |\[[^]]+\] )?error: (spank: )?pyxis: +/, "", where)
-    if (pyxis == "" && where !~ /^(couldn.t start container|container start failed|printing enroot log file|if the image has)/)
+    if (pyxis == "" && where !~ /^(couldn.t start container|container start failed|printing enroot log file|printing contents of log file|if the image has)/)
         pyxis = substr(where, 1, 300)
     next
 }
@@ -93,27 +125,43 @@ aborted == "" && host == "" && (/^MPI_ABORT was invoked on rank [0-9]+ / || /^Ab
     aborted = substr($0, 1, 300)
     next
 }
-$0 == "--- Logging error ---" { harmless[of] = 1; delete inside[of]; next }
-/^Traceback \(most recent call last\):/ { delete inside[of]; open[of] = 1; delete place[of]; delete own[of]; next }
-/^  File "[^"]+", line [0-9]+/ {
+/^(--- Logging error ---$|Exception ignored in)/ { harmless[of] = 1; delete inside[of]; next }
+/^Traceback \(most recent call last\):/ || /^[^ -~]+ ?Traceback \(most recent call last\) ?[^ -~]+/ { # of Python, or in a box of Rich
+    delete inside[of]; open[of] = 1; delete place[of]; delete own[of]
+    next
+}
+/^  File "[^"]+", line [0-9]+(, in |$)/ || ((of in open) && /^[^ -~]+ \/[^ :]+:[0-9]+ in /) {
     open[of] = 1
     where = $0
-    sub(/^  File "/, "", where)
-    file = where
-    sub(/".*/, "", file)
-    sub(/.*", line /, "", where)
+    if (where ~ /^  File "/) {
+        sub(/^  File "/, "", where)
+        file = where
+        sub(/".*/, "", file)
+        sub(/.*", line /, "", where)
+    } else {
+        sub(/^[^ -~]+ /, "", where)
+        file = where
+        sub(/:.*/, "", file)
+        where = substr(where, length(file) + 2)
+    }
     sub(/[^0-9].*/, "", where)
     place[of] = file ", line " where
     if (file !~ /\/(site|dist)-packages\/|\/lib\/python3|^</) own[of] = place[of]
     inside[of] = 1
     next
 }
+# a line of source, the marks below it, the rest of a box, or another one's log line
+(of in inside) && (/^ / || /^[^ -~]/ || /^\[?(INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|NOTE|TRACE)[]: |]/ || /^\[?[WIED][0-9][0-9][0-9][0-9]/) { next }
 /^[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit|Expired|Iteration)(:|$)/ || ((of in inside) && /^[A-Za-z_][A-Za-z0-9_.]*(: |$)/) {
-    # a rank that was interrupted may fail of something else as it ends
-    is_new = !(of in why) || (why[of] ~ /^KeyboardInterrupt/ && $0 !~ /^KeyboardInterrupt/)
-    if (open[of] && is_new && !harmless[of] && $0 !~ /ChildFailedError/) {
+    # a rank that was interrupted may fail of something else as it ends; one that went on had caught the one before
+    as_it_ended = (of in why) && why[of] ~ /^KeyboardInterrupt/ && $0 !~ /^KeyboardInterrupt/
+    was_caught = (of in went_on) && host == "" && !is_victim($0)
+    if ((of in open) && (!(of in why) || as_it_ended || was_caught) && !(of in harmless) && $0 !~ /ChildFailedError/) {
         why[of] = substr($0, 1, 300)
+        order[++kept] = of
+        place_of[of] = kept
         delete at[of]
+        delete went_on[of]
         if (of in own) at[of] = own[of]
         else if (of in place) at[of] = place[of]
     }
@@ -122,8 +170,8 @@ $0 == "--- Logging error ---" { harmless[of] = 1; delete inside[of]; next }
     delete inside[of]
     next
 }
-/^ / && (of in inside) { next } # a line of source, or the marks below it
 { delete inside[of] }
+(of in why) && !/^($|[ *]|During handling of the above exception|The above exception was the direct cause)/ { went_on[of] = 1 }
 /^([^ \t]+: )?[Ee]rror: ./ { wrong[of] = substr($0, 1, 300); next }
 host == "" && !/^\[?[WIED][0-9][0-9][0-9][0-9]|WARN|Warning|INFO|DEBUG|NOTE|%\||it\/s|^(\*|hpcstack:|srun:|salloc:|slurmstepd|\[[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[^]]*\] error: )|^[-=*# ]*$/ { last_of_rank[of] = substr($0, 1, 300) }
 END {
@@ -141,14 +189,14 @@ END {
         said = "rank " rank " on " host " failed first" said
     } else if (task != "" && status != 125 && !ended_by_slurm()) {
         status = code
-        said = exception("")
+        said = first_exception()
         if (said == "") said = aborted
         if (said == "") said = pyxis
         said = "task " task " on " on " failed first" (said == "" ? "" : ": " said)
     } else if (aborted != "") {
         said = aborted # Slurm cancels the step of it
     } else {
-        said = told != "" ? told : exception("")
+        said = told != "" ? told : first_exception()
         if (said == "") said = pyxis
         if (said == "") said = "it failed"
         if (told == "it was cancelled" || told == "the time limit was reached" || told == "it was preempted") status = 143

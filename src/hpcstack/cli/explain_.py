@@ -89,9 +89,10 @@ def explain_what(session: Session, what: str, *, every: bool) -> Explained:
     """
     from hpcstack.core.errors import InputError
     from hpcstack.launch.jobs import parse_job_name
+    from hpcstack.launch.log_lines import decode_log
 
     if what == "-":
-        text = sys.stdin.buffer.read(MOST).decode(errors="replace")
+        text = decode_log(sys.stdin.buffer.read(MOST))
         return _explain_text(session, text, "", every=every)
     if Path(what).is_file():
         return _explain_text(session, end_of(Path(what)), "", every=every)
@@ -266,7 +267,15 @@ def _format_text(found: Explained) -> str:
 
     if found.clues:
         known = _format_failures(found.shown, found.hidden) if found.shown else ""
-        return "\n\n".join(part for part in (found.said, known, _format_clues(found.clues)) if part)
+        return "\n\n".join(
+            part
+            for part in (
+                found.said,
+                known,
+                _format_clues(found.clues, beside_known=bool(found.shown)),
+            )
+            if part
+        )
     if not found.said:
         return _format_failures(found.shown, found.hidden)
     said = found.said
@@ -324,9 +333,15 @@ def _make_document_of_clue(clue: Clue) -> dict[str, Any]:
     }
 
 
-def _format_clues(clues: tuple[Clue, ...]) -> str:
-    """Return each line that reads like an error, who says it, and what its words mean."""
-    out = ["no known message explains it; what reads like an error, and who says it:", ""]
+def _format_clues(clues: tuple[Clue, ...], *, beside_known: bool) -> str:
+    """Return each line that reads like an error, who says it, and what its words mean.
+
+    BESIDE_KNOWN says that a known message is shown above.
+    """
+    head = "no known message explains it; what reads like an error, and who says it:"
+    if beside_known:
+        head = "besides, what reads like an error, and who says it:"
+    out = [head, ""]
     for clue in clues:
         out.append(f"line {clue.number}: {clue.line[:300]}")
         if clue.speaker:

@@ -21,6 +21,7 @@ def end_of(path: Path, most: int = MOST) -> str:
     Raise InputError where it cannot be read.
     """
     from hpcstack.core.errors import InputError
+    from hpcstack.launch.log_lines import decode_log
 
     try:
         with path.open("rb") as file:
@@ -28,6 +29,6 @@ def end_of(path: Path, most: int = MOST) -> str:
             file.seek(max(0, size - most))
             if size > most:
                 say(f"{path} has {size / 1e6:.0f} MB: only the last {most / 1e6:.0f} MB are read")
-            return file.read().decode(errors="replace")
+            return decode_log(file.read())
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import HpcstackError, format_count
 from hpcstack.diagnose.logs import explain_log
-from hpcstack.launch.failure import EndedBy, find_failure
+from hpcstack.launch.failure import EndedBy, cut_last_start, find_failure
 from hpcstack.launch.hang import group_by_step, judge_ranks, parse_ranks
 from hpcstack.launch.hang_report import report_hang
 from hpcstack.launch.jobs import find_logs
+from hpcstack.launch.log_lines import decode_log
 from hpcstack.launch.stacks import ask_job, parse_job
 from hpcstack.render.launchers import render_health
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.nodelist import expand_typed, find_node
-from hpcstack.slurm.step_messages import ENDED, SPEAKER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,10 +38,6 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN_S = 20.0  # between two looks at the ranks of a job that runs
 OF_THE_JOB = ("shm", "tmp")  # what the job's own files may have filled
-# What jobs/launch.sh.j2 writes when it is started again, and Slurm when it puts a job back
-STARTED_AGAIN = re.compile(
-    rf"^(?:hpcstack: start \d+ of job |{SPEAKER}{ENDED}.{{0,200}} DUE TO JOB REQUEUE)", re.MULTILINE
-)
 LOG_BYTES = 64 << 20  # of a log's end that are read
 HEALTH_S = 60  # how long the nodes' health check may take
 # Blamed on more than this share of a job's nodes, a failure is not the nodes'
@@ -118,7 +114,7 @@ def _read_end(path: Path) -> str:
             if not stat.S_ISREG(found.st_mode):
                 return ""
             file.seek(max(0, found.st_size - LOG_BYTES))
-            return file.read(LOG_BYTES).decode(errors="replace")
+            return decode_log(file.read(LOG_BYTES))
     except OSError:
         return ""
 
@@ -188,9 +184,7 @@ def blame_by_log(text: str, nodes: Sequence[str]) -> list[Blamed]:
     It is about the node that its line names, else about that of the rank which failed first. Of a
     job that has started again, only what it wrote since then counts.
     """
-    starts = list(STARTED_AGAIN.finditer(text))
-    if starts:
-        text = text[starts[-1].start() :]
+    text = cut_last_start(text)
     failure = find_failure(text)
     out = []
     for found in explain_log(text):

@@ -13,6 +13,7 @@ import re
 import signal
 from dataclasses import dataclass, field
 
+from hpcstack.launch.log_lines import Labels
 from hpcstack.slurm.step_messages import ENDED, SPEAKER
 
 # Rank, host, exit status, [how often it was started again, the second of its end]. A `date` without
@@ -40,8 +41,6 @@ BEGIN = (
     "Traceback (most recent call last):",
 )
 HANGS = re.compile(r"hpcstack: nothing was written for (\d+) s: ")  # launch --watchdog
-OF_RANK = re.compile(r"\[rank(\d+)\]: ?")
-LABEL = re.compile(r"^ *\d{1,9}: ")  # of srun --label
 # Why a program could not start: what python, env, setsid, setpriv and shells say before they exit
 # with 1, 2, 126 or 127
 STARTS = re.compile(
@@ -77,9 +76,15 @@ PYXIS_ECHOES = (
     "couldn't start container",
     "container start failed",
     "printing enroot log file",
+    "printing contents of log file",
     "if the image has",
 )
-FILE = re.compile(r'  File "([^"]+)", line (\d+)')
+# A frame of Python's. faulthandler's, which writes the innermost first, has no comma before `in`.
+FILE = re.compile(r'  File "([^"]+)", line (\d+)(?:, in |$)')
+# Rich draws a box around a traceback: its frames, and whatever else is in it
+BOX_BEGINS = re.compile(r"[^ -~]+ ?Traceback \(most recent call last\) ?[^ -~]+")
+BOX_FRAME = re.compile(r"[^ -~]+ (/[^ :]+):(\d+) in ")
+BOX = re.compile(r"[^ -~]")
 EXCEPTION = re.compile(
     r"[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit|Expired|Iteration)(:|$)"
 )
@@ -88,8 +93,26 @@ ANY_EXCEPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(: |$)")
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")
 TRACEBACK = "Traceback (most recent call last):"
 INTERRUPT = "KeyboardInterrupt"
-# The logging module prints this before a traceback that ends nothing.
-LOGGING = "--- Logging error ---"
+# A log line of somebody's: it may stand in the middle of another one's traceback.
+LOG_LINE = re.compile(
+    r"\[?(INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|NOTE|TRACE)[]: |]|\[?[WIED][0-9][0-9][0-9][0-9]"
+)
+# The logging module, and Python's clean-up, print these before a traceback that ends nothing.
+HARMLESS = re.compile(r"--- Logging error ---$|Exception ignored in")
+# Between the exceptions of one chain
+CHAIN = re.compile(
+    r"During handling of the above exception|The above exception was the direct cause"
+)
+# What a rank says of which another one was the cause: it waited for it, or started it
+VICTIM = re.compile(
+    r"DistBackendError|DistNetworkError|DistStoreError|Rendezvous|CalledProcessError"
+    r"|ProcessRaisedException|ProcessExitedException|BrokenPipeError|Connection closed by peer"
+    r"|Connection reset by peer|ncclRemoteError|remote process exited|Watchdog caught collective"
+)
+# A job that is put back into the queue writes into the same log: only its last start counts.
+STARTED_AGAIN = re.compile(
+    rf"hpcstack: start \d+ of job |{SPEAKER}{ENDED}.{{0,200}} DUE TO JOB REQUEUE"
+)
 OWN_FAILURE = 125  # srun's status for failures of its own: a plan sets SLURM_EXIT_ERROR to it
 
 
@@ -136,7 +159,9 @@ class Failure:
     place: dict[str, str] = field(default_factory=dict)  # the innermost frame
     own: dict[str, str] = field(default_factory=dict)  # the innermost frame outside of libraries
     why: dict[str, str] = field(default_factory=dict)  # the exception, with the place
-    harmless: set[str] = field(default_factory=set)  # ranks in a traceback of the logging module
+    harmless: set[str] = field(default_factory=set)  # ranks in a traceback that ends nothing
+    went_on: set[str] = field(default_factory=set)  # ranks that wrote something after an exception
+    labels: Labels = field(default_factory=Labels)
     # Other reasons
     said: str = ""  # what was said without a rank when the first one ended; the rest are echoes
     wrong: dict[str, str] = field(default_factory=dict)  # what a program said of its options
@@ -150,8 +175,11 @@ class Failure:
 
     def feed(self, line: str) -> None:
         """Read one LINE of the step's standard error, without its newline."""
-        rank, line = _split_rank(line)
-        if found := RANK.fullmatch(line):
+        rank, line = self.labels.split(line)
+        line = _find_message(line)
+        if STARTED_AGAIN.match(line):
+            self.__init__(labels=self.labels)  # type: ignore[misc]
+        elif found := RANK.fullmatch(line):
             self._read_end_of_rank(found)
         elif self._read_word_of_slurm(line):
             return
@@ -212,39 +240,67 @@ class Failure:
 
     def _read_traceback(self, rank: str, line: str) -> None:
         """Read LINE of RANK: a part of a traceback, or any other line, which may be a reason."""
-        if line == LOGGING:
+        if HARMLESS.match(line):
             self.harmless.add(rank)
-        elif line.startswith(TRACEBACK):
+            self.inside.discard(rank)
+        elif line.startswith(TRACEBACK) or BOX_BEGINS.match(line):
             self.open.add(rank)
             self.place.pop(rank, None)
             self.own.pop(rank, None)
-        elif found := FILE.match(line):
+            self.inside.discard(rank)
+        elif self._read_inside(rank, line):
+            return
+        elif EXCEPTION.match(line) or (rank in self.inside and ANY_EXCEPTION.match(line)):
+            self._read_exception(rank, line)
+            self.inside.discard(rank)
+        else:
+            self._read_other(rank, line)
+            self.inside.discard(rank)
+
+    def _read_inside(self, rank: str, line: str) -> bool:
+        """Read LINE if it stands within a traceback of RANK. Return whether it does."""
+        found = FILE.match(line)
+        if found is None and rank in self.open:
+            found = BOX_FRAME.match(line)
+        if found:
             self.open.add(rank)
             self.place[rank] = f"{found[1]}, line {found[2]}"
             if not LIBRARY.search(found[1]):
                 self.own[rank] = self.place[rank]
             self.inside.add(rank)
-            return
-        elif EXCEPTION.match(line) or (rank in self.inside and ANY_EXCEPTION.match(line)):
-            # ChildFailedError is torchrun's report of a rank that failed, and no reason itself.
-            harmless = rank in self.harmless or "ChildFailedError" in line
-            # The first exception counts, but a rank that was interrupted may fail of another one
-            # as it ends.
-            is_new = rank not in self.why or (
-                self.why[rank].startswith(INTERRUPT) and not line.startswith(INTERRUPT)
-            )
-            if rank in self.open and is_new and not harmless:
-                place = self.own.get(rank) or self.place.get(rank)
-                self.why[rank] = line[:300] + (f" ({place})" if place else "")
-            self.open.discard(rank)
-            self.harmless.discard(rank)
-        elif line.startswith(" ") and rank in self.inside:
-            return  # a line of source, or the marks below it
-        elif WRONG_OPTION.fullmatch(line):
+            return True
+        if rank not in self.inside:
+            return False
+        # A line of source, the marks below it, the rest of a box, or another one's log line
+        return line.startswith(" ") or bool(BOX.match(line)) or bool(LOG_LINE.match(line))
+
+    def _read_exception(self, rank: str, line: str) -> None:
+        """Keep the exception in LINE, with its place, if it is what RANK has ended of."""
+        # ChildFailedError is torchrun's report of a rank that failed, and no reason itself.
+        harmless = rank in self.harmless or "ChildFailedError" in line
+        known = self.why.get(rank, "")
+        # The first exception counts. But a rank that was interrupted may fail of another one as it
+        # ends, and one that went on after an exception had caught it.
+        as_it_ended = known.startswith(INTERRUPT) and not line.startswith(INTERRUPT)
+        was_caught = rank in self.went_on and not self.host and not VICTIM.search(line)
+        is_new = not known or as_it_ended or was_caught
+        if rank in self.open and is_new and not harmless:
+            place = self.own.get(rank) or self.place.get(rank)
+            self.why.pop(rank, None)  # their order is that in which they came
+            self.why[rank] = line[:300] + (f" ({place})" if place else "")
+            self.went_on.discard(rank)
+        self.open.discard(rank)
+        self.harmless.discard(rank)
+
+    def _read_other(self, rank: str, line: str) -> None:
+        """Read LINE of RANK, which is no part of a traceback."""
+        if WRONG_OPTION.fullmatch(line):
             self.wrong[rank] = line[:300]
         elif not self.host and not NO_REASON.search(line):
             self.last[rank] = line[:300]
-        self.inside.discard(rank)
+        is_of_the_end = line[:1] in ("", " ", "*") or CHAIN.match(line)
+        if rank in self.why and not is_of_the_end:
+            self.went_on.add(rank)
 
     def end(self, status: int) -> tuple[int, str]:
         """Return (the status that counts, what happened in words) of a step that ended with STATUS.
@@ -270,7 +326,7 @@ class Failure:
                 said += f"; the last line before: {self.last_words}"
             return self.ended, said
 
-        said = self.why.get("", "") or self.aborted or self.pyxis
+        said = self._find_first_exception() or self.aborted or self.pyxis
         if self.task and status != OWN_FAILURE and not self._slurm_ended_the_task():
             number, host, task_status = self.task
             reason = f": {said}" if said else ""
@@ -310,7 +366,15 @@ class Failure:
         tells_of_a_task = self.task and not self._slurm_ended_the_task()
         if self.ended_by and not tells_of_a_task and not self.aborted:
             return False
-        return bool(self.why.get("") or self.aborted or self.pyxis)
+        return bool(self.why or self.aborted or self.pyxis)
+
+    def _find_first_exception(self) -> str:
+        """Return the exception that came first, where no rank is known to have failed first.
+
+        What another one was the cause of counts only where there is nothing else.
+        """
+        own = (said for said in self.why.values() if not VICTIM.search(said))
+        return next(own, "") or next(iter(self.why.values()), "")
 
     def _find_reason(self) -> str:
         """Return why the rank that failed first failed; empty where nothing says so.
@@ -340,23 +404,16 @@ class Failure:
         return self._judge(1)[1]
 
 
-def _split_rank(line: str) -> tuple[str, str]:
-    """Return (the rank that torch names before LINE, or nothing; the message in LINE).
+def cut_last_start(text: str) -> str:
+    """Return TEXT, a log, from where its job was last started again."""
+    starts = list(re.finditer(rf"^(?:{STARTED_AGAIN.pattern})", text, re.MULTILINE))
+    return text[starts[-1].start() :] if starts else text
 
-    The label of srun, progress bars and whatever else stands before a message are cut off.
-    """
-    # A progress bar is drawn over itself with \r; a terminal ends its lines with \r\n.
-    line = line.rstrip("\r").rpartition("\r")[2]
-    label = LABEL.match(line)
-    if label:
-        line = line[label.end() :]
-    rank = ""
-    prefix = OF_RANK.match(line)
-    if prefix:
-        rank = prefix[1]
-        line = line[prefix.end() :]
+
+def _find_message(line: str) -> str:
+    """Return LINE from where a message begins: a progress bar may stand before it."""
     begin = max(0, *(line.rfind(word) for word in BEGIN))
-    return rank, line[begin:]
+    return line[begin:]
 
 
 def last_line(said: str, status: int, log: str = "") -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, format_count
 from hpcstack.core.quote import quote_sh
+from hpcstack.launch.log_lines import make_awk_labels
 from hpcstack.launch.modes import MODES
 from hpcstack.launch.stacks import ANSWER_S, find_lent_spy
 from hpcstack.launch.staging import HOW
@@ -60,7 +61,7 @@ def render_script(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...
     # A terminal of the step's own shows everything itself: nothing reads what the step says.
     failure = ""
     if not on_terminal(plan.parts):
-        failure = read_data_file("launchers", "jobs/failure.awk")
+        failure = render_failure_reader()
     spare = None
     if plan.spare:
         spare = {"nodes": plan.spare.nodes, "script": plan.spare.script}
@@ -176,6 +177,12 @@ def quote_word(text: str) -> str:
     if "," in out and out == text:
         return f"'{out}'"
     return out
+
+
+def render_failure_reader() -> str:
+    """Return launchers/jobs/failure.awk with the labels of launch/log_lines.py in it."""
+    text = read_data_file("launchers", "jobs/failure.awk")
+    return text.replace("    # LABELS", make_awk_labels(), 1)
 
 
 def list_directives(plan: Plan) -> tuple[Part, ...]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcstack.launch.failure import find_failure
-from hpcstack.render.template import read_data_file
+from hpcstack.launch.script import render_failure_reader
 
 TRACE = """Traceback (most recent call last):
   File "/home/me/train.py", line 17, in <module>
@@ -168,11 +168,71 @@ CASES = {
     "all is well": (TRACE + rank(0, "a", 1, 1.0), 0, 0, ""),
 }  # fmt: skip
 
+SRUN = "srun: error: gpu07: task 0: Exited with exit code 1\n"
+VICTIM = TRACE.replace(
+    "ValueError: bad sample 17",
+    "torch.distributed.DistBackendError: NCCL error: remote process exited",
+)
+BAD = "task 0 on gpu07 failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"
+
+
+def labelled(label: str, text: str) -> str:
+    return "".join(f"{label}{line}\n" for line in text.splitlines())
+
+
+LABELLED = {
+    "torch": ("[rank3]: ", "[rank0]: "),
+    "torchrun --tee": ("[default3]:", "[default0]:"),
+    "mpirun": ("[1,3]<stderr>: ", "[1,0]<stderr>: "),
+    "Ray": ("(train_fn pid=812, ip=10.0.0.7) ", "(train_fn pid=640) "),
+    "kubectl": ("[pod/job-1/main] ", "[pod/job-0/main] "),
+    "pdsh": ("gpu12: ", "gpu11: "),
+    "times, and torch": ("2026-03-01T10:00:00.123Z [rank3]: ", "2026-03-01T10:00:01Z [rank0]: "),
+    "srun, and torch": ("3: [rank3]: ", "0: [rank0]: "),
+    "foreman, and torch": ("10:00:00 worker.1 | [rank3]: ", "10:00:00 worker.0 | [rank0]: "),
+    "ts": ("Mar 01 10:00:00 [rank3]: ", "Mar 01 10:00:01 [rank0]: "),
+}
+for name, (first, second) in LABELLED.items():
+    CASES[f"labels of {name}"] = (
+        labelled(first, TRACE) + labelled(second, VICTIM) + SRUN,
+        1,
+        1,
+        BAD,
+    )
+    CASES[f"labels of {name}, a victim first"] = (
+        labelled(second, VICTIM) + labelled(first, TRACE) + SRUN,
+        1,
+        1,
+        BAD,
+    )
+CASES |= {
+    "colours": (TRACE.replace("ValueError", "\x1b[1;35mValueError\x1b[0m").replace('"/home', '\x1b[35m"/home') + VICTIM + SRUN, 1, 1, BAD),
+    "a box of Rich's": (
+        "╭──── Traceback (most recent call last) ────╮\n│ /home/me/train.py:17 in <module>          │\n│ ❱ 17 main()                               │\n"
+        "│ /opt/lib/python3.12/x.py:4 in f           │\n╰───────────────────────────────────────────╯\nValueError: bad sample 17\n" + SRUN, 1, 1, BAD),
+    "another one's log line in the middle": (TRACE.replace("    step(batch)\n", "    step(batch)\nINFO: step 41, loss 2.3\n") + SRUN, 1, 1, BAD),
+    "one that was caught": (
+        OTHER.replace("Connection closed by peer", "no answer") + "2026-03-01 10:00:06 | INFO | hub | downloaded\nstep 9000 loss 2.2\n" + TRACE + SRUN, 1, 1, BAD),
+    "a chain": (
+        TRACE + "\nDuring handling of the above exception, another exception occurred:\n\n" + OTHER.replace("Connection closed by peer", "more") + SRUN, 1, 1, BAD),
+    "what Python cleans up": (TRACE + "Exception ignored in: <function f at 0x1>\n" + OTHER.replace("Connection closed by peer", "late") + SRUN, 1, 1, BAD),
+    "an echo after a line of another": (TRACE + "step 12\n" + VICTIM + SRUN, 1, 1, BAD),
+    "put back into the queue": (
+        OTHER + "slurmstepd: error: *** JOB 77 ON gpu07 CANCELLED AT 2026-03-01T03:12:44 DUE TO PREEMPTION ***\n"
+        "slurmstepd: error: *** JOB 77 ON gpu07 CANCELLED AT 2026-03-01T03:13:44 DUE TO JOB REQUEUE ***\n" + TRACE + SRUN, 1, 1, BAD),
+    "faulthandler has the innermost first": (
+        'Fatal Python error: Segmentation fault\n\nCurrent thread 0x7f2 (most recent call first):\n  File "/d/ext.py", line 12 in kernel\n'
+        '  File "/d/train.py", line 88 in <module>\nsrun: error: gpu07: task 0: Exited with exit code 139\n', 139, 139, "task 0 on gpu07 failed first"),
+    "an old Pyxis": (
+        "slurmstepd: error: pyxis: printing contents of log file ...\nslurmstepd: error: pyxis:     enroot-switchroot: failed to execute: /bin/bash\n" + SRUN, 1, 1,
+        "task 0 on gpu07 failed first: enroot-switchroot: failed to execute: /bin/bash"),
+}  # fmt: skip
+
 
 def by_awk(text: str, status: int, folder: Path, awk: str = "awk") -> tuple[int, str]:
     (folder / "status").write_text(f"{status}\n")
     done = subprocess.run(
-        [awk, "-v", f"ended_in={folder / 'status'}", read_data_file("launchers", "jobs/failure.awk")], input=text.encode(),
+        [awk, "-v", f"ended_in={folder / 'status'}", render_failure_reader()], input=text.encode(),
         capture_output=True, check=True,
     )  # fmt: skip
     *said, last = done.stdout.decode(errors="replace").splitlines()

@@ -1,0 +1,63 @@
+"""A log's bytes as text, and what others have put before its lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcstack.launch.log_lines import LABELS, Labels, decode_log
+
+TEXT = "step 1\nKeyError: 'ä'\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TEXT.encode(),
+        TEXT.encode("utf-8-sig"),
+        TEXT.encode("utf-16"),
+        b"\xfe\xff" + TEXT.encode("utf-16-be"),
+        TEXT.encode("utf-16-le"),
+        TEXT.replace("1", "1\0\0").encode(),
+    ],
+)
+def test_a_log_is_text(data: bytes) -> None:
+    assert decode_log(data) == TEXT
+
+
+def test_what_is_no_text_is_kept_as_far_as_it_is() -> None:
+    assert decode_log(b"a\xff\xfeb") == "a\ufffd\ufffdb"
+    assert decode_log(b"") == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "speaker", "text"),
+    [
+        ("[rank12]: KeyError: 'x'", "12", "KeyError: 'x'"),
+        ("[default3]:  File", "[default3]", "  File"),
+        ("[1,3]<stdout>: x", "3", "x"),
+        ("(train_fn pid=812, ip=10.0.0.7) x", "(train_fn pid=812, ip=10.0.0.7)", "x"),
+        (" 7: [rank3]: x", "3", "x"),
+        ("KeyError: 'x'", "", "KeyError: 'x'"),
+        ("\x1b[31mTraceback\x1b[0m", "", "Traceback"),
+        ("10%|#\r 20%|##\rdone", "", "done"),
+        ("2026-03-01T10:00:00,123+01:00 x", "", "x"),
+        ("12 of 13", "", "12 of 13"),
+    ],
+)
+def test_whose_a_line_is(line: str, speaker: str, text: str) -> None:
+    assert Labels().split(line) == (speaker, text)
+
+
+def test_a_hosts_name_is_a_label_once_a_traceback_has_shown_it() -> None:
+    labels = Labels()
+    assert labels.split("gpu12: hello") == ("", "gpu12: hello")
+    assert labels.split("gpu12: Traceback (most recent call last):")[0] == "gpu12"
+    assert labels.split("gpu12: hello") == ("gpu12", "hello")
+    assert labels.split("KeyError: hello") == ("", "KeyError: hello")
+
+
+def test_every_pattern_is_one_for_any_awk() -> None:
+    assert all("{" not in label.pattern for label in LABELS)
+    assert not any(
+        sign in label.pattern for label in LABELS for sign in (r"\d", r"\S", r"\w", "(?")
+    )
