@@ -95,8 +95,11 @@ def _show_flights(folder: Path, as_json: bool) -> NoReturn:
         summarise_diagnosis,
     )
 
-    found = read_flights(folder)
+    unread: list[str] = []
+    found = read_flights(folder, unread=unread)
+    for problem in unread:
+        say(f"NOTE: {problem}; what it would say is not known")
     diagnosis = diagnose_hang(found)
-    document = {"flights": describe_diagnosis(found, diagnosis)}
+    document = {"flights": describe_diagnosis(found, diagnosis), "unread": unread}
     answer(document, as_json, lambda: "\n".join(summarise_diagnosis(found, diagnosis)))
-    raise click.exceptions.Exit(0 if diagnosis.well else 1)
+    raise click.exceptions.Exit(0 if diagnosis.well and not unread else 1)

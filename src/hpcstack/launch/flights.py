@@ -178,12 +178,15 @@ def _check_memo(content: bytes) -> None:
         place = rest.tell()
 
 
-def read_flights(folder: Path, prefix: str = "", since: float = 0) -> dict[int, Flight]:
+def read_flights(
+    folder: Path, prefix: str = "", since: float = 0, *, unread: list[str] | None = None
+) -> dict[int, Flight]:
     """Return {rank: its flight} from the recorders' files in FOLDER.
 
     These are the files whose names begin with PREFIX and end with a number. Files of other users,
-    and those last written before SINCE (seconds of the epoch), are left alone. Raise InputError
-    where no file is left, or one is not a recorder's.
+    and those last written before SINCE (seconds of the epoch), are left alone. What is no whole file
+    of a recorder's, since its rank was killed as it wrote it, say, is put into UNREAD in words.
+    Raise InputError for it without UNREAD, and where no file is left.
     """
     try:
         names = sorted(path.name for path in folder.iterdir() if path.name.startswith(prefix))
@@ -194,15 +197,16 @@ def read_flights(folder: Path, prefix: str = "", since: float = 0) -> dict[int, 
 
     files = {folder / name: int(found[1]) for name in names if (found := NUMBER.search(name))}
     out: dict[int, Flight] = {}
+    wrong: list[str] = []
     for path, flight in _read_files(list(files), since):
         if isinstance(flight, str):
-            raise InputError(
-                f"{path} is not a file of torch's flight recorder: {flight}",
-                f"look at what else is in {folder}",
-                page="find-a-hang",
-            )
-        if flight is not None:
+            wrong.append(f"{path} is not a file of torch's flight recorder: {flight}")
+        elif flight is not None:
             out[files[path]] = flight
+    if wrong and (unread is None or not out):
+        raise InputError(wrong[0], f"look at what else is in {folder}", page="find-a-hang")
+    if unread is not None:
+        unread += wrong
     if not out:
         why = f"{folder} has no files of torch's flight recorder"
         raise InputError(why, "TORCH_FR_DUMP_TEMP_FILE says where they are", page="find-a-hang")

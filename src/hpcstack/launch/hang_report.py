@@ -150,15 +150,17 @@ def _report_flights(
     """
     problems: list[str] = []
     for prefix, since in sorted(activity.flights.items()):
+        unread: list[str] = []
         try:
-            found = read_flights(Path(prefix).parent, Path(prefix).name, since)
+            found = read_flights(Path(prefix).parent, Path(prefix).name, since, unread=unread)
         except InputError as error:
             # The files are on the nodes' own disks, or torn, or were not written yet.
             problems.append(f"flight recorder: {error}")
             continue
         diagnosis = diagnose_hang(found, seen)
         lines = summarise_diagnosis(found, diagnosis)
+        lines += [f"NOTE: {problem}; what it would say is not known" for problem in unread]
         if not diagnosis.well:
             lines.append("(a rank that is behind may only be slow: ask again)")
-        return describe_diagnosis(found, diagnosis), lines, diagnosis.well
+        return describe_diagnosis(found, diagnosis), lines, diagnosis.well and not unread
     return None, problems, True

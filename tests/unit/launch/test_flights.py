@@ -55,6 +55,13 @@ def test_many_files_are_read_by_several_processes(tmp_path: Path) -> None:
     (tmp_path / "flight-3").write_bytes(b"nothing")
     with pytest.raises(InputError, match="flight-3 is not a file of torch's flight recorder"):
         read_flights(tmp_path)
+    unread: list[str] = []
+    assert len(read_flights(tmp_path, unread=unread)) == 2 * MANY_FILES - 1
+    assert "flight-3" in unread[0]
+    for path in tmp_path.glob("flight-*"):
+        path.write_bytes(b"nothing")
+    with pytest.raises(InputError):
+        read_flights(tmp_path, unread=[])
 
 
 def _dump(*rows: dict[str, Any], pg_config: dict[str, Any] | None = None) -> bytes:
