@@ -48,6 +48,8 @@ LABELS = (
 # pdsh and others put a host's name before each line. A name is known for such a label by a line that
 # nobody begins with one himself: the head of a traceback.
 HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*): (?=Traceback [(]most recent call last[)]:)")
+# Whether a line has a label at all: most have none, and a log may have millions of lines
+_ANY = re.compile("|".join(f"(?:{label.pattern})" for label in LABELS))
 _COMPILED = tuple((label, re.compile(label.pattern)) for label in LABELS)
 
 
@@ -72,8 +74,10 @@ class Labels:
 
         Of a line that was drawn over itself, as a progress bar, the last drawing counts.
         """
-        line = ESCAPES.sub("", line)
-        line = line.rstrip("\r").rpartition("\r")[2]
+        if "\x1b" in line:
+            line = ESCAPES.sub("", line)
+        if "\r" in line:
+            line = line.rstrip("\r").rpartition("\r")[2]
         speaker = ""
         for _ in range(MOST_LABELS):
             taken, own = self._take_label(line)
@@ -85,7 +89,7 @@ class Labels:
 
     def _take_label(self, line: str) -> tuple[str, str]:
         """Return (the label that LINE begins with, the speaker that it names); empty for none."""
-        for label, pattern in _COMPILED:
+        for label, pattern in _COMPILED if _ANY.match(line) else ():
             found = pattern.match(line)
             if not found:
                 continue
@@ -94,11 +98,11 @@ class Labels:
             if label.is_rank:
                 return found[0], re.findall(r"\d+", found[0])[-1]
             return found[0], found[0].rstrip(" :")
-        host = HOST.match(line)
+        host = HOST.match(line) if "Traceback" in line else None
         if host:
             self.hosts.add(host[1])
-        name, sign, _ = line.partition(": ")
-        if sign and name in self.hosts:
+        name = line.partition(": ")[0] if self.hosts else ""
+        if name in self.hosts:
             return f"{name}: ", name
         return "", ""
 
