@@ -171,7 +171,7 @@ aborted == "" && host == "" && (/^MPI_ABORT was invoked on rank [0-9]+ / || /^Ab
     next
 }
 { delete inside[of] }
-(of in why) && !/^($|[ *]|During handling of the above exception|The above exception was the direct cause)/ { went_on[of] = 1 }
+(of in why) && !/^($|[ *]|During handling of the above exception|The above exception was the direct cause)|^\[?[WEF][0-9][0-9][0-9][0-9]|WARN|Warning|ERROR|^Exception in thread|^terminate called|^wandb: / { went_on[of] = 1 }
 /^([^ \t]+: )?[Ee]rror: ./ { wrong[of] = substr($0, 1, 300); next }
 host == "" && !/^\[?[WIED][0-9][0-9][0-9][0-9]|WARN|Warning|INFO|DEBUG|NOTE|%\||it\/s|^(\*|hpcstack:|srun:|salloc:|slurmstepd|\[[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[^]]*\] error: )|^[-=*# ]*$/ { last_of_rank[of] = substr($0, 1, 300) }
 END {

@@ -99,6 +99,10 @@ LOG_LINE = re.compile(
 )
 # The logging module, and Python's clean-up, print these before a traceback that ends nothing.
 HARMLESS = re.compile(r"--- Logging error ---$|Exception ignored in")
+# What a rank may still write after the exception that ends it: warnings, and its threads' ends
+OF_AN_END = re.compile(
+    r"^\[?[WEF][0-9][0-9][0-9][0-9]|WARN|Warning|ERROR|^Exception in thread|^terminate called|^wandb: "
+)
 # Between the exceptions of one chain
 CHAIN = re.compile(
     r"During handling of the above exception|The above exception was the direct cause"
@@ -298,7 +302,7 @@ class Failure:
             self.wrong[rank] = line[:300]
         elif not self.host and not NO_REASON.search(line):
             self.last[rank] = line[:300]
-        is_of_the_end = line[:1] in ("", " ", "*") or CHAIN.match(line)
+        is_of_the_end = line[:1] in ("", " ", "*") or CHAIN.match(line) or OF_AN_END.search(line)
         if rank in self.why and not is_of_the_end:
             self.went_on.add(rank)
 

@@ -216,6 +216,9 @@ CASES |= {
     "a chain": (
         TRACE + "\nDuring handling of the above exception, another exception occurred:\n\n" + OTHER.replace("Connection closed by peer", "more") + SRUN, 1, 1, BAD),
     "what Python cleans up": (TRACE + "Exception ignored in: <function f at 0x1>\n" + OTHER.replace("Connection closed by peer", "late") + SRUN, 1, 1, BAD),
+    "what a rank writes as it ends": (
+        TRACE + "[W1128 10:00:00.1 ProcessGroupNCCL.cpp:1] Warning: destroy_process_group() was not called\nwandb: View run\n"
+        "Exception in thread Thread-3 (watch):\n" + OTHER.replace("Connection closed by peer", "late") + SRUN, 1, 1, BAD),
     "an echo after a line of another": (TRACE + "step 12\n" + VICTIM + SRUN, 1, 1, BAD),
     "put back into the queue": (
         OTHER + "slurmstepd: error: *** JOB 77 ON gpu07 CANCELLED AT 2026-03-01T03:12:44 DUE TO PREEMPTION ***\n"
