@@ -620,7 +620,7 @@ def _list_srun_options(
     of_tasks = list_task_options(mode, resources, share)
     of_tasks = _without_tasks_of_elastic(of_tasks, resources, allocation)
     out += of_tasks
-    out += _list_number_of_tasks(mode, of_tasks, resources, allocation)
+    out += _list_number_of_tasks(mode, of_tasks, resources, allocation, request.spare)
 
     job_gives_by_the_task = _gives_gpus_by_the_task(allocation)
     takes_all = mode != "plain" or request.all_gpus
@@ -690,9 +690,9 @@ def _without_tasks_of_elastic(
 
 
 def _list_number_of_tasks(
-    mode: str, asked: list[Part], resources: Resources, inside: Mapping[str, str]
+    mode: str, asked: list[Part], resources: Resources, inside: Mapping[str, str], spare: int
 ) -> list[Part]:
-    """Return --ntasks where the step needs it; ASKED are its options so far.
+    """Return --ntasks where the step needs it; ASKED are its options so far, SPARE its spare nodes.
 
     A step INSIDE an allocation would take the job's own SLURM_NTASKS, which is meant for all nodes
     of the job. In mode plain, without any number, Slurm starts as many copies as the CPUs allow.
@@ -714,6 +714,8 @@ def _list_number_of_tasks(
     by_gpus = resources.extra.has("--gpus") and resources.extra.has("--gpus-per-task")
     has_number = any(part.option == "--ntasks-per-node" for part in asked)
     if mode != "plain" or is_said or by_gpus or has_number or "SLURM_HOSTFILE" in os.environ:
+        return []
+    if spare:  # salloc would ask for no more nodes than tasks
         return []
     why = "one on each node: otherwise Slurm starts as many as the CPUs allow"
     return [make_option("--ntasks", resources.nodes, why)]
