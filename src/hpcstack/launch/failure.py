@@ -182,7 +182,7 @@ class Failure:
         rank, line = self.labels.split(line)
         line = _find_message(line)
         if STARTED_AGAIN.match(line):
-            self.__init__(labels=self.labels)  # type: ignore[misc]
+            self._forget()
         elif found := RANK.fullmatch(line):
             self._read_end_of_rank(found)
         elif self._read_word_of_slurm(line):
@@ -193,6 +193,11 @@ class Failure:
             self.aborted = line[:300]
         else:
             self._read_traceback(rank, line)
+
+    def _forget(self) -> None:
+        """Forget all but the labels: the job starts again, and writes into the same log."""
+        fresh = Failure(labels=self.labels)
+        vars(self).update(vars(fresh))
 
     def _read_word_of_slurm(self, line: str) -> bool:
         """Read LINE if Slurm, Pyxis or the watchdog says it. Return whether one of them does."""

@@ -111,7 +111,11 @@ def make_awk_labels() -> str:
     """Return the table for awk: each pattern, and of which kind it is."""
     lines = []
     for number, label in enumerate(LABELS, 1):
-        kind = "rank" if label.is_rank else "shared" if label.is_shared else "own"
+        kind = "own"
+        if label.is_rank:
+            kind = "rank"
+        elif label.is_shared:
+            kind = "shared"
         pattern = label.pattern.replace("\\", "\\\\")
         lines.append(f'    LABEL[{number}] = "^{pattern}"; KIND[{number}] = "{kind}"')
     return "\n".join([*lines, f"    LABELS = {len(LABELS)}; MOST_LABELS = {MOST_LABELS}"])

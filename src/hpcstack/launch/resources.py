@@ -5,7 +5,7 @@ Tested in tests/unit/launch/test_plan.py and tests/unit/launch/test_binding.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -191,7 +191,9 @@ def _find_gpus(
     """
     asked = resources.gpu_requests
     if here:
-        count = count_gpus_asked(asked, 1, 1) if asked else None
+        # What Slurm's variables ask for is Slurm's: this machine has the devices that it has.
+        typed = replace(resources, of_shell=()).gpu_requests
+        count = count_gpus_asked(typed, 1, 1) if typed else None
         return _Found(len(list(Path("/dev").glob("nvidia[0-9]*"))) if count is None else count)
     if node is not None and node.has_virtual_gpus:
         return _Found()

@@ -35,12 +35,15 @@ def list_site_options(
     the job has its own already.
     """
     names = partitions.split(",") if partitions else site.default_partitions
-    known = [site.partitions[name].srun for name in names if name in site.partitions]
+    of_kinds = _common([site.node_types[kind].srun for kind in kinds])
+    of_partitions = _common(
+        [site.partitions[name].srun for name in names if name in site.partitions]
+    )
     levels = (
         ("srun", site.srun),
-        (f"node_types.{kinds[0] if kinds else ''}.srun", _common([site.node_types[kind].srun for kind in kinds])),
-        (f"partitions.{names[0] if names else ''}.srun", _common(known)),
-    )  # fmt: skip
+        (f"node_types.{'/'.join(kinds)}.srun", of_kinds),
+        (f"partitions.{'/'.join(names)}.srun", of_partitions),
+    )
     chosen: dict[str, Part] = {}
     for place, options in levels:
         for name, row in options.items():

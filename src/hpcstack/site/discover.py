@@ -54,12 +54,22 @@ class Nodes:
             return f"unread{self.cpus}"
         if not self.gpus and not self.slices:
             return f"cpu{self.cpus}"
-        model = self.model or (self.slices[0].type if self.slices else "")
+        model = self.model
+        if not model and self.slices:
+            model = self.slices[0].type
         known = facts.find_gpu(model)
-        word = re.sub(r"[^a-z0-9]+", "", (known.model if known else model).lower())
-        whole = f"{word or 'gpu'}{'x' if word else ''}{self.gpus}" if self.gpus else word
-        parts = sum(one.count for one in self.slices)
-        return f"{whole}mig{parts}" if parts else whole
+        if known:
+            model = known.model
+
+        name = re.sub(r"[^a-z0-9]+", "", model.lower())
+        if self.gpus and name:
+            name += f"x{self.gpus}"
+        elif self.gpus:
+            name = f"gpu{self.gpus}"
+        slices = sum(one.count for one in self.slices)
+        if slices:
+            name += f"mig{slices}"
+        return name
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from hpcstack.launch.resources import Resources, share_resources
 from hpcstack.site.load import Site
 from hpcstack.site.model import NodeType
 from hpcstack.slurm.client import Client
+from hpcstack.slurm.gpus import list_requests_of_variables
 from hpcstack.slurm.options import SlurmOptions
 
 TYPES = {
@@ -131,6 +132,16 @@ def test_a_share_of_the_cpus_is_one_that_each_type_has(site: Site) -> None:
     large = NodeType.model_validate({"gpus": {"model": "H100", "count": 8}, "cpus": 96})
     every = share_resources(Resources(), [types[0], large], {}, Client(Sinfo()))
     assert (every.gpus, every.cpus) == (4, 48)
+
+
+def test_a_step_without_slurm_heeds_no_variable_of_slurms(site: Site) -> None:
+    """Of a job of two nodes, SLURM_GPUS=8 is for both."""
+    of_shell = list_requests_of_variables({"SLURM_GPUS": "8"}, "SLURM")
+    here = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    asked = Resources(of_shell=of_shell)
+    assert share_resources(asked, [], {}, Client(Sinfo()), here=True).gpus == here
+    typed = Resources(gpus_per_node=2, of_shell=of_shell)
+    assert share_resources(typed, [], {}, Client(Sinfo()), here=True).gpus == 2
 
 
 def test_virtual_gpus_make_no_real_ones_void(site: Site) -> None:
