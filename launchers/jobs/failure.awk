@@ -1,10 +1,10 @@
 # What a step's standard error says of its end, in one line: the first rank that failed, where, of what. Then the status
-# that this rank had, alone on a line; else that of the step, which is in `status`. `log_` is where all of it is.
+# that this rank had, else that of the step, which is in `status`; and the state in Slurm's word.
 # The same as hpcstack/launch/failure.py, for job scripts; a test holds the two together.
 # Whether Slurm's word of the step's end came after the task's own
 function ended_by_slurm() {
-    if (told == "it was cancelled") return code == 143
-    return (told == "the time limit was reached" || told == "it was preempted") && (code == 143 || code == 137)
+    if (told == "CANCELLED") return code == 143
+    return (told == "TIMEOUT" || told == "PREEMPTED") && (code == 143 || code == 137)
 }
 function is_victim(text) { # of which another rank was the cause
     return text ~ /DistBackendError|DistNetworkError|DistStoreError|Rendezvous|CalledProcessError|ProcessRaisedException|ProcessExitedException|BrokenPipeError|Connection closed by peer|Connection reset by peer|ncclRemoteError|remote process exited|Watchdog caught collective/
@@ -33,7 +33,7 @@ function take_label(    n, text) { # whose the line is, as others have put it in
     return 0
 }
 function forget() { # all but the labels: the job starts again, and writes into the same log
-    rank = host = task = told = starts = pyxis = aborted = said_then = last_words = ""
+    rank = host = task = told = silent = starts = pyxis = aborted = said_then = last_words = ""
     out_of_memory = others_are_ended = ended = last = first = kept = 0
     split("", why); split("", at); split("", place); split("", own); split("", open); split("", inside)
     split("", harmless); split("", went_on); split("", wrong); split("", last_of_rank); split("", order); split("", place_of)
@@ -42,7 +42,7 @@ function exception(rank) { return rank in why ? why[rank] (rank in at ? " (" at[
 function reason() { # of what the rank that failed first has failed, as far as it has said so
     if (rank in why) return exception(rank)
     if (aborted != "") return aborted
-    if (ended == 137 && out_of_memory) return "killed by SIGKILL: the job\047s memory limit was reached"
+    if (ended == 137 && out_of_memory) return "killed by SIGKILL: " MEANING["OUT_OF_MEMORY"]
     if (ended > 128) return signal(ended - 128)
     if (said_then != "") return said_then
     if (ended == 2 || ended == 126 || ended == 127) return starts
@@ -63,6 +63,7 @@ BEGIN {
     split("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM", NAMES, " ")
     forget()
     # LABELS
+    # MEANINGS
 }
 {
     gsub(/\033\[[0-9;?]*[A-Za-z]/, "") # what terminals take for commands
@@ -101,14 +102,14 @@ BEGIN {
 /^((slurmstepd|srun)[^ ]*: .*|error: \*\*\* (STEP|JOB) .*) CANCELLED AT / {
     cause = substr($0, last_of($0, " CANCELLED AT "))
     if (cause ~ /DUE TO TASK FAILURE/) others_are_ended = 1 # one task has failed, and Slurm ends the others
-    else if (cause ~ /DUE TO TIME LIMIT/) told = "the time limit was reached"
-    else if (cause ~ /DUE TO PREEMPTION/) told = "it was preempted"
-    else if (cause ~ /DUE TO NODE FAILURE/) told = "a node failed"
-    else if (told == "") told = "it was cancelled"
+    else if (cause ~ /DUE TO TIME LIMIT/) told = "TIMEOUT"
+    else if (cause ~ /DUE TO PREEMPTION/) told = "PREEMPTED"
+    else if (cause ~ /DUE TO NODE FAILURE/) told = "NODE_FAIL"
+    else if (told == "") told = "CANCELLED"
     next
 }
-/^hpcstack: nothing was written for [0-9]+ s: / { if (told == "") told = "nothing was written for " $6 " s"; next }
-/^srun: error: Node failure on / { told = "a node failed"; next }
+/^hpcstack: nothing was written for [0-9]+ s: / { silent = $6; if (told == "") told = "FAILED"; next }
+/^srun: error: Node failure on / { told = "NODE_FAIL"; next }
 /^((slurmstepd|srun)[^ ]*: |\[[^]]+\] )?error: (spank: )?pyxis: / {
     where = $0
     sub(/^((slurmstepd|srun)[^ ]*: |\[[^]]+\] )?error: (spank: )?pyxis: +/, "", where)
@@ -176,14 +177,16 @@ aborted == "" && host == "" && (/^MPI_ABORT was invoked on rank [0-9]+ / || /^Ab
 host == "" && !/^\[?[WIED][0-9][0-9][0-9][0-9]|WARN|Warning|INFO|DEBUG|NOTE|%\||it\/s|^(\*|hpcstack:|srun:|salloc:|slurmstepd|\[[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[^]]*\] error: )|^[-=*# ]*$/ { last_of_rank[of] = substr($0, 1, 300) }
 END {
     said = ""
+    word = "FAILED"
     if ((getline status <ended_in) <= 0) status = 143 # the shell that would have written it was ended
     if (status == 0) {
-        print 0
+        print "0 COMPLETED"
         exit
     }
     if (host != "") {
         status = ended
         said = reason()
+        if (ended == 137 && out_of_memory && said == "killed by SIGKILL: " MEANING["OUT_OF_MEMORY"]) word = "OUT_OF_MEMORY"
         if (said != "") said = ": " said
         else if (last_words != "") said = "; the last line before: " last_words
         said = "rank " rank " on " host " failed first" said
@@ -195,12 +198,15 @@ END {
         said = "task " task " on " on " failed first" (said == "" ? "" : ": " said)
     } else if (aborted != "") {
         said = aborted # Slurm cancels the step of it
+    } else if (told != "") {
+        word = told
+        said = (told == "FAILED") ? "nothing was written for " silent " s" : MEANING[told]
+        if (told == "CANCELLED" || told == "TIMEOUT" || told == "PREEMPTED") status = 143
     } else {
-        said = told != "" ? told : first_exception()
+        said = first_exception()
         if (said == "") said = pyxis
         if (said == "") said = "it failed"
-        if (told == "it was cancelled" || told == "the time limit was reached" || told == "it was preempted") status = 143
     }
     printf "hpcstack: %s; exit %s\n", said, status
-    print status
+    print status, word
 }

@@ -13,7 +13,8 @@ from hpcstack.core.yaml import parse_yaml
 from support.adversarial import LARGE, LINEAR, SMALL, find_growth, make_strings, sample_parts
 
 READERS = (
-    "hpcstack.diagnose.logs",
+    "hpcstack.diagnose.read_log",
+    "hpcstack.diagnose.signatures",
     "hpcstack.diagnose.speakers",
     "hpcstack.core.usage_line",
     "hpcstack.core.errors",
@@ -31,7 +32,7 @@ def list_patterns_of_facts() -> Iterator[tuple[str, str, int]]:
                 for key in KEYS:
                     if isinstance(row, dict) and key in row:
                         where = f"{path.name}: {name}: {row.get('id', number)}"
-                        # as diagnose/speakers.py and diagnose/logs.py compile them
+                        # as diagnose/speakers.py and diagnose/signatures.py compile them
                         flags = {"words": re.IGNORECASE}.get(key, 0)
                         yield where, row[key], flags | re.MULTILINE * (name == "harmless")
 

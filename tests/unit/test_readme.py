@@ -10,7 +10,7 @@ import yaml
 from check_pages import find_long_lines
 
 from hpcstack.cli import VERBS
-from hpcstack.diagnose.logs import read_signatures
+from hpcstack.diagnose.signatures import read_signatures
 from hpcstack.lock.model import TEMPLATE_VERSION
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.recipe.model import Stack

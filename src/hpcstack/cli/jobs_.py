@@ -52,12 +52,12 @@ def command(session: Session, most: int, by_node: bool, days: int, as_json: bool
     if by_node:
         _show_by_node(session, days, most, as_json=as_json)
 
-    from hpcstack.launch.jobs import find_states
+    from hpcstack.launch.jobs import find_states, may_have_changed
     from hpcstack.launch.record import read_launches
 
     found = read_launches()[:most]
-    open_ones = [launch.job_or_array for launch in found if launch.status is None and launch.job]
-    known = find_states(open_ones, session.runner)
+    asked = [launch.job_or_array for launch in found if may_have_changed(launch)]
+    known = find_states(asked, session.runner)
     rows = [_make_row(launch, known) for launch in found]
     answer(rows, as_json, lambda: _format_text(rows))
 
@@ -110,14 +110,14 @@ def _show_by_node(session: Session, days: int, most: int, *, as_json: bool) -> N
 
 
 def _make_row(launch: Launch, known: dict[str, JobState]) -> dict[str, Any]:
-    from hpcstack.launch.jobs import list_task_states, read_state_of_launch
+    from hpcstack.launch.jobs import find_state, list_task_states
 
     job = launch.job_or_array
-    state = str(read_state_of_launch(launch))  # as the launch recorded it
-    if not state:
+    state = str(find_state(launch, known))
+    if launch.is_array:
         tasks = list_task_states(launch, known)
-        of_the_job = str(known.get(job, ""))
-        state = _format_counts(collections.Counter(map(str, tasks.values()))) or of_the_job
+        states = _format_counts(collections.Counter(map(str, tasks.values())))
+        state = states or str(known.get(job, ""))
     is_running = job in known and known[job].word == "RUNNING"
     return {
         "job": job,

@@ -1,20 +1,23 @@
 """`hpcstack logs`.
 
-Tested in tests/hostile/test_second_round.py and tests/integration/test_job_verbs.py.
+Tested in tests/hostile/test_second_round.py, tests/integration/test_ends.py and
+tests/integration/test_job_verbs.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import click
 
-from hpcstack.cli.session import Session, answer, echo, json_option
+from hpcstack.cli.session import Session, answer, echo, json_option, say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from hpcstack.core.process import Runner
+    from hpcstack.launch.jobs import JobPart
 
 
 @click.command("logs")
@@ -28,67 +31,112 @@ if TYPE_CHECKING:
     metavar="NUMBER",
     help="Show this many of the last lines; 0 for all.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Follow the log as it grows, until Ctrl-C.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Wait for the job, and follow its log until it has ended."
+)
 @json_option
 @click.pass_obj
 def command(session: Session, job: str, lines: int, follow: bool, as_json: bool) -> None:
     """Show what a job wrote.
 
-    JOB is the newest launch's by default. Of a job array, the log of each task is shown; JOB_TASK
-    is one task's. Of a launch that you waited for, only its stderr is shown: the rest went to your
-    terminal. The paths of the logs are printed on stderr.
+    JOB is that of this terminal's newest launch by default, else of the newest of all. Of a job
+    array, the log of each task is shown; JOB_TASK is one task's. Of a launch that you waited for,
+    only its stderr is shown: the rest went to your terminal. The job's state and the paths of the
+    logs are printed on stderr.
     """
-    from hpcstack.cli.session import say
-    from hpcstack.launch import stderr
-    from hpcstack.launch.jobs import NotStarted, find_logs
-    from hpcstack.launch.record import find_launch
+    from hpcstack.launch.jobs import NotStarted
 
+    if not job:
+        job = _find_newest()
+    if follow and not as_json:
+        with contextlib.suppress(KeyboardInterrupt):
+            _follow(session, job, lines)
+        return
+
+    parts: list[JobPart] = []
+    paths: list[Path] = []
+    said = ""
     try:
-        if job:
-            paths = find_logs(job, session.runner)
-        else:
-            launch = find_launch("")
-            job = launch.job
-            kept_stderr = launch.folder / stderr.NAME
-            if kept_stderr.is_file():
-                paths = [kept_stderr]
-            else:
-                paths = find_logs(launch.job_or_array or launch.folder.name, session.runner)
+        parts, paths = _find(session, job)
     except NotStarted as error:
         said = error.message
-        answer({"job": job, "paths": [], "said": said}, as_json, lambda: said)
+    if as_json or said:
+        document = {
+            "job": job,
+            "state": _describe_states(parts),
+            "paths": [str(one) for one in paths],
+        }
+        if said:
+            document["said"] = said
+        answer(document, as_json, lambda: said)
         return
 
-    if as_json:
-        answer({"job": job, "paths": [str(path) for path in paths]}, True, str)
-        return
+    from hpcstack.launch.log_tail import read_last_lines
 
-    say(", ".join(map(str, paths)))
-    if follow:
-        _follow(paths, lines, session.runner)
+    _say_where(job, parts, paths)
     for path in paths:
         if len(paths) > 1:
             echo(f"==> {path} <==")
-        echo("\n".join(_read_last(path, lines)))
+        echo("\n".join(read_last_lines(path, lines)))
 
 
-def _follow(paths: list[Path], lines: int, runner: Runner) -> None:
-    """Print PATHS as they grow, until Ctrl-C.
+def _find_newest() -> str:
+    """Return how the newest launch is named: by its job, else by its folder."""
+    from hpcstack.launch.record import find_launch
 
-    `tail` does not write to the terminal itself: `echo` takes out what would control it.
-    """
-    import contextlib
-    import io
-
-    argv = ["tail", "-n", str(lines or "+1"), "-F", *map(str, paths)]
-    with contextlib.suppress(KeyboardInterrupt), runner.read(argv) as raw:
-        for line in io.BufferedReader(raw):  # type: ignore[type-var]  # a FileIO
-            echo(line.decode(errors="replace").rstrip("\n"))
+    launch = find_launch("")
+    if launch.is_inside_a_job:
+        return launch.folder.name
+    return launch.job_or_array or launch.folder.name
 
 
-def _read_last(path: Path, lines: int) -> list[str]:
-    """Return the last LINES of the log at PATH; 0 means all of them."""
-    from hpcstack.cli.logfiles import end_of
+def _find(session: Session, job: str) -> tuple[list[JobPart], list[Path]]:
+    """Return (what is known of JOB, its logs). Raise as `jobs.list_logs`."""
+    from hpcstack.launch.jobs import find_job_parts, list_logs
 
-    found = end_of(path).splitlines()
-    return found[-lines:] if lines else found
+    parts = find_job_parts(job, session.runner)
+    return parts, list_logs(job, parts)
+
+
+def _describe_states(parts: Sequence[JobPart]) -> str:
+    """Return the states of PARTS, each once."""
+    return ", ".join(dict.fromkeys(str(part.state) for part in parts if part.state.is_known))
+
+
+def _say_where(job: str, parts: Sequence[JobPart], paths: Sequence[Path]) -> None:
+    say(f"{job} {_describe_states(parts)}: {', '.join(map(str, paths))}".replace(" :", ":"))
+
+
+def _follow(session: Session, job: str, lines: int) -> None:
+    """Print what JOB writes, from its last LINES on, until it has ended."""
+    from hpcstack.launch.jobs import NotStarted, find_job_parts, list_logs
+    from hpcstack.launch.log_tail import follow_logs
+
+    parts: list[JobPart] = []
+    told = ""
+
+    def is_over() -> bool:
+        nonlocal parts
+        parts = find_job_parts(job, session.runner)
+        return all(part.state.has_ended or not part.state.is_known for part in parts)
+
+    def find() -> list[Path]:
+        nonlocal told
+        said = ""
+        paths: list[Path] = []
+        try:
+            paths = list_logs(job, parts)
+        except NotStarted as error:
+            said = error.message
+        if said and said != told:
+            say(said)
+        told = said
+        return paths
+
+    last: Path | None = None
+    for path, line in follow_logs(find, is_over, lines):
+        if last not in (None, path):
+            echo(f"==> {path} <==")
+        last = path
+        echo(line)
+    say(f"{job} {_describe_states(parts)}: hpcstack explain {job}")

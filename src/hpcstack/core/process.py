@@ -325,7 +325,9 @@ class Runner:
             reader = threading.Thread(target=_pass_on, args=(process.stderr, errors), daemon=True)
             reader.start()
 
-        ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        ends = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup(1) leaves it
+            ends.append(signal.SIGHUP)
         handlers = {number: signal.getsignal(number) for number in ends}
         try:
             terminate: Callable[[], None] = process.terminate

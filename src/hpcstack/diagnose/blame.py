@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import HpcstackError, format_count
-from hpcstack.diagnose.logs import explain_log
-from hpcstack.launch.failure import EndedBy, cut_last_start, find_failure
+from hpcstack.diagnose.read_log import read_log
+from hpcstack.launch.failure import EndedBy
 from hpcstack.launch.hang import group_by_step, judge_ranks, parse_ranks
 from hpcstack.launch.hang_report import report_hang
 from hpcstack.launch.jobs import find_logs
-from hpcstack.launch.log_lines import decode_log
+from hpcstack.launch.log_lines import read_blocks
 from hpcstack.launch.stacks import ask_job, parse_job
 from hpcstack.render.launchers import render_health
 from hpcstack.slurm.client import Client
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcstack.core.process import Runner
+    from hpcstack.diagnose.read_log import LogReading
     from hpcstack.launch.requeue import Requeueable
     from hpcstack.site.load import Site
 
@@ -63,7 +64,7 @@ def find_blamed(running: Requeueable, site: Site, runner: Runner) -> tuple[list[
     found: list[Blamed] = []
     with contextlib.suppress(HpcstackError):  # it may have no log, or one that is not kept
         for path in find_logs(job, runner):
-            found += blame_by_log(_read_end(path), nodes)
+            found += _blame_by_file(path, nodes)
     # where its step has ended, nobody is left to ask
     with contextlib.suppress(HpcstackError):
         found += _blame_by_asking(job, site, runner)
@@ -102,21 +103,22 @@ def name_blamed(nodes: str) -> list[Blamed]:
     return [Blamed(node, USER, "as you say") for node in expand_typed("--without", nodes)]
 
 
-def _read_end(path: Path) -> str:
-    """Return the last LOG_BYTES of the log at PATH as text; empty where it cannot be read.
+def _blame_by_file(path: Path, nodes: Sequence[str]) -> list[Blamed]:
+    """Return those of NODES that the log at PATH blames; none where it cannot be read.
 
     The job's user chose PATH, and root may ask: what is no file, such as a pipe, is not waited for.
+    Of a very long log the last LOG_BYTES are read.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         with os.fdopen(handle, "rb") as file:
             found = os.fstat(handle)
             if not stat.S_ISREG(found.st_mode):
-                return ""
+                return []
             file.seek(max(0, found.st_size - LOG_BYTES))
-            return decode_log(file.read(LOG_BYTES))
+            return blame_by_log(read_log(read_blocks(file)), nodes)
     except OSError:
-        return ""
+        return []
 
 
 def blame_by_health(
@@ -178,23 +180,21 @@ def blame_by_stacks(text: str) -> list[Blamed]:
     return out
 
 
-def blame_by_log(text: str, nodes: Sequence[str]) -> list[Blamed]:
-    """Return those of NODES on which TEXT, a job's log, has a message that is about a machine.
+def blame_by_log(log: LogReading, nodes: Sequence[str]) -> list[Blamed]:
+    """Return those of NODES on which LOG, a job's, has a message that is about a machine.
 
     It is about the node that its line names, else about that of the rank which failed first. Of a
     job that has started again, only what it wrote since then counts.
     """
-    text = cut_last_start(text)
-    failure = find_failure(text)
     out = []
-    for found in explain_log(text):
+    for found in log.found:
         if not found.signature.of_node:
             continue
         named = [node for node in nodes if _names(found.line, node, nodes)]
-        hosts = named or list(filter(None, [find_node(failure.host, nodes)]))
+        hosts = named or list(filter(None, [find_node(log.failure.host, nodes)]))
         out += [Blamed(host, FAILURE, found.cause) for host in hosts]
-    if failure.ended_by is EndedBy.WATCHDOG:
-        out += blame_by_stacks(text)
+    if log.failure.ended_by is EndedBy.WATCHDOG:
+        out += blame_by_stacks(log.ranks)
     return out
 
 

@@ -7,13 +7,15 @@ facts/speakers.yaml. This is no explanation, and nothing decides by it.
 
 from __future__ import annotations
 
-import itertools
 import re
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
-from hpcstack.diagnose.logs import LONGEST_LINE, strip_escapes, without_harmless
 from hpcstack.hardware.facts import read_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MOST_CLUES = 3  # lines that are shown
 MOST_LOOKED_AT = 1000  # lines that read like an error
@@ -28,6 +30,15 @@ WEAK = re.compile(
     r"|\binvalid\b|\bexceed(?:ed|s)?\b|\btime[d-]?[ -]?out\b|\bno such\b|\bmissing\b|\blost\b"
     r"|\bbad\b|\bunsupported\b|\bblocked\b|\bunknown\b|\bno \w+ (?:found|available|left)\b"
 )
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A LINE of a log that reads like an error, or IS_STRONG False, like a warning."""
+
+    line: str
+    number: int  # of the line, from 1
+    is_strong: bool = True
 
 
 @dataclass(frozen=True)
@@ -84,25 +95,14 @@ def read_reasons() -> tuple[Reason, ...]:
     return tuple(Reason(re.compile(f"(?i){row['words']}"), row["means"]) for row in rows)
 
 
-def find_clues(log: str) -> list[Clue]:
-    """Return the first lines of LOG that read like an error, one of a speaker and meaning."""
-    lines = without_harmless(strip_escapes(log)).split("\n")
-    for look in (STRONG, WEAK):
-        clues = _find_clues(lines, look)
-        if clues:
-            return clues
-    return []
-
-
-def _find_clues(lines: list[str], look: re.Pattern[str]) -> list[Clue]:
-    """Return clues of those LINES that LOOK like an error."""
+def find_clues(suspects: Iterable[Suspect]) -> list[Clue]:
+    """Return the first of SUSPECTS, one of a speaker and meaning: the strong, where there are some."""
+    suspects = list(suspects)
+    strong = [one for one in suspects if one.is_strong]
     out: list[Clue] = []
     seen: set[tuple[str, str]] = set()
-    alike = (
-        (number, line) for number, line in enumerate(lines, 1) if look.search(line, 0, LONGEST_LINE)
-    )
-    for number, line in itertools.islice(alike, MOST_LOOKED_AT):
-        clue = make_clue(line[:LONGEST_LINE].strip(), number)
+    for suspect in sorted(strong or suspects, key=lambda one: one.number):
+        clue = make_clue(suspect.line, suspect.number)
         key = (clue.speaker.id if clue.speaker else "", clue.means)
         if key == ("", "") or key in seen:
             continue

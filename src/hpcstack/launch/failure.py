@@ -14,6 +14,7 @@ import signal
 from dataclasses import dataclass, field
 
 from hpcstack.launch.log_lines import Labels
+from hpcstack.slurm.state import MEANINGS, JobState
 from hpcstack.slurm.step_messages import ENDED, SPEAKER
 
 # Rank, host, exit status, [how often it was started again, the second of its end]. A `date` without
@@ -62,8 +63,7 @@ MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank \d+ .*|Abort\(-?\d+\) on 
 # What Slurm prints of a task that was killed at its memory limit
 OOM_KILL = re.compile(rf"{SPEAKER}error: Detected \d+ oom[-_]kill events? in .*")
 TERMINATED, KILLED = 143, 137  # exit statuses after SIGTERM and SIGKILL
-MEMORY_LIMIT = "the job's memory limit was reached"
-OUT_OF_MEMORY = f"killed by SIGKILL: {MEMORY_LIMIT}"
+OUT_OF_MEMORY = f"killed by SIGKILL: {MEANINGS['OUT_OF_MEMORY']}"
 # Lines that are no reason for a failure: log lines below an error, progress bars, rules, messages
 # of Slurm's and ours
 NO_REASON = re.compile(
@@ -117,17 +117,37 @@ VICTIM = re.compile(
 STARTED_AGAIN = re.compile(
     rf"hpcstack: start \d+ of job |{SPEAKER}{ENDED}.{{0,200}} DUE TO JOB REQUEUE"
 )
+# How lines begin that tell of an end wherever they stand
+TELLING = re.compile(
+    "|".join(
+        f"(?:{pattern.pattern})"
+        for pattern in (
+            STARTED_AGAIN,
+            CANCELLED,
+            OOM_KILL,
+            PYXIS,
+            STARTS,
+            MPI_ABORT,
+            HARMLESS,
+            BOX_BEGINS,
+            BOX_FRAME,
+            FILE,
+            EXCEPTION,
+            WRONG_OPTION,
+        )
+    )
+)
 OWN_FAILURE = 125  # srun's status for failures of its own: a plan sets SLURM_EXIT_ERROR to it
 
 
 class EndedBy(enum.Enum):
-    """What ended a step from outside. The values are the words that users read."""
+    """What ended a step from outside. The values are the states in which Slurm leaves such a job."""
 
-    CANCEL = "it was cancelled"
-    TIME_LIMIT = "the time limit was reached"
-    PREEMPTION = "it was preempted"
-    NODE_FAILURE = "a node failed"
-    WATCHDOG = "nothing was written"
+    CANCEL = "CANCELLED"
+    TIME_LIMIT = "TIMEOUT"
+    PREEMPTION = "PREEMPTED"
+    NODE_FAILURE = "NODE_FAIL"
+    WATCHDOG = "FAILED"
 
 
 # Where Slurm ends a step itself, its status is 143, whatever statuses the ranks ended with.
@@ -307,8 +327,7 @@ class Failure:
             self.wrong[rank] = line[:300]
         elif not self.host and not NO_REASON.search(line):
             self.last[rank] = line[:300]
-        is_of_the_end = line[:1] in ("", " ", "*") or CHAIN.match(line) or OF_AN_END.search(line)
-        if rank in self.why and not is_of_the_end:
+        if rank in self.why and not is_of_an_end(line):
             self.went_on.add(rank)
 
     def end(self, status: int) -> tuple[int, str]:
@@ -317,15 +336,19 @@ class Failure:
         The status that counts is that of the rank, or else of the task, that failed first: srun's
         own is the highest of all. The words are empty where the step has not failed.
         """
-        counts, said = self._judge(status)
-        if counts and not said:
-            said = "it failed"
-        return counts, said
+        state, said = self._judge(status)
+        if state.exit and not said:
+            said = state.meaning
+        return state.exit, said
 
-    def _judge(self, status: int) -> tuple[int, str]:
-        """As `end`, but without words where nothing is known."""
+    def read_state(self, status: int) -> JobState:
+        """Return the state, in Slurm's word, of a step that ended with STATUS."""
+        return self._judge(status)[0]
+
+    def _judge(self, status: int) -> tuple[JobState, str]:
+        """Return (the state, what happened in words); no words where nothing is known."""
         if status == 0:
-            return 0, ""
+            return JobState("COMPLETED"), ""
         if self.host:
             said = f"rank {self.rank} on {self.host} failed first"
             reason = self._find_reason()
@@ -333,20 +356,21 @@ class Failure:
                 said += f": {reason}"
             elif self.last_words:
                 said += f"; the last line before: {self.last_words}"
-            return self.ended, said
+            word = "OUT_OF_MEMORY" if reason == OUT_OF_MEMORY else "FAILED"
+            return JobState(word, self.ended), said
 
         said = self._find_first_exception() or self.aborted or self.pyxis
         if self.task and status != OWN_FAILURE and not self._slurm_ended_the_task():
             number, host, task_status = self.task
             reason = f": {said}" if said else ""
-            return task_status, f"task {number} on {host} failed first{reason}"
+            return JobState("FAILED", task_status), f"task {number} on {host} failed first{reason}"
         # MPI_Abort makes Slurm cancel the step: it counts before the cancel.
         if self.aborted:
-            return status, self.aborted
+            return JobState("FAILED", status), self.aborted
         if self.ended_by:
             counts = TERMINATED if self.ended_by in BY_SLURM else status
-            return counts, self._describe_end_from_outside()
-        return status, said
+            return JobState(self.ended_by.value, counts), self._describe_end_from_outside()
+        return JobState("FAILED", status), said
 
     def _slurm_ended_the_task(self) -> bool:
         """Whether Slurm ended the first task, though it said so only after the task's end."""
@@ -359,8 +383,8 @@ class Failure:
         if not self.ended_by:
             return ""
         if self.ended_by is EndedBy.WATCHDOG:
-            return f"{self.ended_by.value} for {self.silent_s} s"
-        return str(self.ended_by.value)
+            return f"nothing was written for {self.silent_s} s"
+        return MEANINGS[self.ended_by.value]
 
     @property
     def was_interrupted(self) -> bool:
@@ -413,10 +437,22 @@ class Failure:
         return self._judge(1)[1]
 
 
-def cut_last_start(text: str) -> str:
-    """Return TEXT, a log, from where its job was last started again."""
-    starts = list(re.finditer(rf"^(?:{STARTED_AGAIN.pattern})", text, re.MULTILINE))
-    return text[starts[-1].start() :] if starts else text
+def make_awk_meanings() -> str:
+    """Return the words of awk for each end from outside, by Slurm's word for it."""
+    words = [one.value for one in EndedBy if one is not EndedBy.WATCHDOG]
+    words.append("OUT_OF_MEMORY")
+    lines = [f'    MEANING["{word}"] = "{MEANINGS[word]}"' for word in words]
+    return "\n".join(lines).replace("'", "\\047")
+
+
+def is_of_an_end(line: str) -> bool:
+    """Whether a rank may write LINE after the exception that ends it, rather than go on."""
+    return line[:1] in ("", " ", "*") or bool(CHAIN.match(line) or OF_AN_END.search(line))
+
+
+def may_say_how_it_ended(line: str) -> bool:
+    """Whether LINE may be more than somebody's last words, where it stands in no traceback."""
+    return any(word in line for word in BEGIN) or bool(TELLING.match(line))
 
 
 def _find_message(line: str) -> str:
@@ -430,14 +466,6 @@ def last_line(said: str, status: int, log: str = "") -> str:
     out = f"hpcstack: {said}; exit {status}"
     if log:
         out += f"; log: {log}"
-    return out
-
-
-def find_failure(text: str) -> Failure:
-    """Return what TEXT, a whole log, says of the step's end."""
-    out = Failure()
-    for line in text.split("\n"):
-        out.feed(line)
     return out
 
 

@@ -19,9 +19,10 @@ from hpcstack.core.errors import HpcstackError, format_count
 from hpcstack.core.process import write_stderr
 from hpcstack.launch.failure import last_line
 from hpcstack.launch.hang import format_ranges
-from hpcstack.launch.record import read_launch
+from hpcstack.launch.record import BY_CTRL_C, read_launch
 from hpcstack.launch.stacks import find_running
 from hpcstack.slurm.client import Client
+from hpcstack.slurm.state import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,11 @@ if TYPE_CHECKING:
 TIME_S = 30  # as long as Slurm waits by default between TERM and KILL (KillWait of slurm.conf)
 START_S = 45  # for the second step to start and to end, on many nodes
 SAID = "hpcstack: interrupted"
-INTERRUPTED = 130  # the exit status after SIGINT
+INTERRUPTED, HUNG_UP = 130, 129  # the exit statuses after SIGINT and SIGHUP
+BY_HANGUP = "a closed terminal"
+HANGUP = "the terminal was closed"
+SAID_OF_HANGUP = f"{SAID}: {HANGUP}"
+BATCH = "launch --batch goes on without one"
 # The answer of one node: how many ranks it interrupted, and the numbers of those that did not end
 ANSWER = re.compile(r"^ *\d+: hpcstack-interrupted: (\d+)((?: \d+)*)$", re.MULTILINE)
 
@@ -61,7 +66,7 @@ class Interruption:
         self.runner = runner
         self.stderr = stderr
         self.screen = screen
-        self.has_come = False  # whether a SIGINT has come
+        self.by = ""  # who ends the launch: BY_CTRL_C, BY_HANGUP, or empty for nobody here
         self.twice = False
         self.told: Told | None = None  # None where the ranks' nodes gave no answer
 
@@ -70,12 +75,20 @@ class Interruption:
 
         TERMINATE ends what was started on this machine, and with it the step.
         """
+        if number == signal.SIGHUP and not self.by:
+            self.by = BY_HANGUP
+            self.stderr.add(SAID_OF_HANGUP)
         if number != signal.SIGINT:
             self._end_by_term(terminate)
-        elif not self.has_come:
+        elif self.by != BY_CTRL_C:
             self._interrupt(terminate)
         else:
             self._interrupt_again(terminate)
+
+    @property
+    def has_come(self) -> bool:
+        """Whether the user has ended the launch: by Ctrl-C, or by closing the terminal."""
+        return bool(self.by)
 
     def _end_by_term(self, terminate: Callable[[], None]) -> None:
         """Send SIGTERM to the step, and end it after TIME_S seconds."""
@@ -89,7 +102,7 @@ class Interruption:
 
     def _interrupt(self, terminate: Callable[[], None]) -> None:
         """Interrupt the ranks, wait for them, and end their step."""
-        self.has_come = True
+        self.by = BY_CTRL_C
         if self.screen:
             self.screen.interrupted = True
         # Whoever reads the log learns that what follows was said by a step that was being ended.
@@ -114,16 +127,24 @@ class Interruption:
         if not launch.step or not _end_step(launch, self.runner):
             terminate()
 
-    def end(self, failure: Failure) -> tuple[int, str]:
-        """Return (the launch's exit status, its last line).
+    def end(self, failure: Failure) -> tuple[JobState, str]:
+        """Return (how the launch ended, its last line).
 
         FAILURE was fed with what the step has said. The log is named only where something went
         wrong beside the interrupt.
         """
+        if self.by == BY_HANGUP:
+            state = JobState("CANCELLED", HUNG_UP, BY_HANGUP)
+            return state, last_line(f"{HANGUP}: {BATCH}", HUNG_UP)
+        state = JobState("CANCELLED", INTERRUPTED, BY_CTRL_C)
+        return state, self._describe_interrupt(failure)
+
+    def _describe_interrupt(self, failure: Failure) -> str:
+        """Return the last line of a launch that Ctrl-C has ended."""
         log = str(self.stderr.path)
         if self.twice:
             said = "interrupted twice: nobody waited for the ranks"
-            return INTERRUPTED, last_line(said, INTERRUPTED, log)
+            return last_line(said, INTERRUPTED, log)
 
         problems = []
         if self.told and self.told.left:
@@ -131,12 +152,12 @@ class Interruption:
         if failure.host and not failure.was_interrupted:
             problems.append(failure.end(INTERRUPTED)[1])
         if problems:
-            return INTERRUPTED, last_line("; ".join(["interrupted", *problems]), INTERRUPTED, log)
+            return last_line("; ".join(["interrupted", *problems]), INTERRUPTED, log)
 
         said = "interrupted"
         if self.told and self.told.ranks:
             said = f"interrupted: {format_count(self.told.ranks, 'rank')} ended"
-        return INTERRUPTED, last_line(said, INTERRUPTED)
+        return last_line(said, INTERRUPTED)
 
 
 def _describe_killed(left: tuple[int, ...]) -> str:

@@ -21,10 +21,10 @@ from hpcstack.launch.record import Launch, read_launches
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.job_id import parse_job_id, read_job_id
 from hpcstack.slurm.options import OPTIONS, SHORT_FLAGS, Value
-from hpcstack.slurm.state import UNKNOWN, JobState, read_state, state_of_status
+from hpcstack.slurm.state import UNKNOWN, JobState, read_state, settle_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from hpcstack.core.process import Runner
     from hpcstack.slurm.job_record import JobRecord
@@ -34,6 +34,8 @@ JUST_STARTED = re.compile(r"00:00:\d\d")
 # https://slurm.schedmd.com/sbatch.html, --output
 DEFAULT_OUTPUT, DEFAULT_ARRAY_OUTPUT = "slurm-%j.out", "slurm-%A_%a.out"
 MOST_OF_A_SCRIPT = 1 << 20  # bytes that are read of a job script
+NO_REASONS = ("", "None")
+NEVER_STARTED = ("00:00:00",)  # how long such a job has run
 
 
 class NotStarted(InputError):
@@ -44,8 +46,9 @@ class NotStarted(InputError):
 class JobPart:
     """A job, or one task of an array: `job` is 7 or 7_3.
 
-    `reason` is why it waits in the queue, if it does. `files` are those that it writes to, whether
-    they exist yet or not. `just_started` means within the last minute. What nobody knows is empty.
+    `reason` is why it is in its state, in Slurm's word. `files` are those that it writes to, whether
+    they exist yet or not. `just_started` means within the last minute. `elapsed`, `limit` and `nodes`
+    are as Slurm writes them. What nobody knows is empty.
     """
 
     job: str
@@ -53,6 +56,10 @@ class JobPart:
     reason: str = ""
     files: tuple[Path, ...] = ()
     just_started: bool = False
+    elapsed: str = ""
+    limit: str = ""
+    nodes: str = ""
+    starts_again: bool = False  # it was put back into the queue, and has started since or will
 
     @property
     def task(self) -> str:
@@ -71,6 +78,27 @@ class JobPart:
         """Those of its files that exist."""
         return tuple(path for path in self.files if path.is_file())
 
+    def describe(self) -> str:
+        """Return its state in words, with what Slurm says besides; empty where it is not known."""
+        said = self.state.meaning
+        if self.state.waits:
+            again = " to start again" if self.starts_again else ""
+            reason = f" ({self.reason})" if self.reason not in NO_REASONS else ""
+            return f"{said}{again}{reason}"
+        if not self.state.is_from_outside:
+            return said
+        if self.state.word == "TIMEOUT" and self.limit:
+            return f"{said}: {self.limit}"
+        if self.state.word == "CANCELLED" and self.elapsed in NEVER_STARTED:
+            return f"{said} before it started"
+        if self.state.word == "CANCELLED" and self.elapsed:
+            return f"{said}, after {self.elapsed}"
+        if self.state.word in ("NODE_FAIL", "BOOT_FAIL") and self.nodes:
+            return f"{said}, of {self.nodes}"
+        if self.state.word == "OUT_OF_MEMORY" and self.nodes:
+            return f"{said}, on one of {self.nodes}"
+        return said
+
 
 def find_job_parts(job: str, runner: Runner) -> list[JobPart]:
     """Return what is known of JOB: the job itself, or each task of an array, or each part of a
@@ -87,9 +115,10 @@ def find_job_parts(job: str, runner: Runner) -> list[JobPart]:
     remembered = query_accounting(job, runner)
     recorded = _find_recorded(job, remembered)
     found = _parts_of_accounting(remembered)
-    for source in (recorded, _ask_slurmctld(job, runner, known=bool(recorded))):
-        for part in source:
-            found[part.job] = _merge_parts(found.get(part.job), part)
+    for part in _ask_slurmctld(job, runner, known=bool(recorded)):
+        found[part.job] = _merge_parts(found.get(part.job), part)
+    for part in recorded:
+        found[part.job] = _add_record(part, found.get(part.job))
     # The record of an array itself says nothing that its tasks do not say.
     if "_" not in job and any(part.task for part in found.values()):
         found.pop(job, None)
@@ -125,9 +154,33 @@ def _merge_parts(known: JobPart | None, newer: JobPart) -> JobPart:
     """
     if not known:
         return newer
-    files = newer.logs or known.logs or newer.files or known.files
-    state = newer.state if newer.state.is_known else known.state
-    return replace(newer, state=state, files=files)
+    state = newer.state
+    if state.word == known.state.word:
+        state = replace(state, exit=state.exit or known.state.exit)
+        state = replace(state, cancelled_by=state.cancelled_by or known.state.cancelled_by)
+    return JobPart(
+        newer.job,
+        state if state.is_known else known.state,
+        newer.reason or known.reason,
+        newer.logs or known.logs or newer.files or known.files,
+        newer.just_started,
+        newer.elapsed or known.elapsed,
+        newer.limit or known.limit,
+        newer.nodes or known.nodes,
+        newer.starts_again or known.starts_again,
+    )
+
+
+def _add_record(recorded: JobPart, of_slurm: JobPart | None) -> JobPart:
+    """Return what Slurm says of a job, completed by what its launch has RECORDED."""
+    if of_slurm is None:
+        return recorded
+    state = settle_state(recorded.state, of_slurm.state)
+    return replace(
+        _merge_parts(recorded, of_slurm),
+        state=state,
+        files=of_slurm.logs or recorded.logs or of_slurm.files or recorded.files,
+    )
 
 
 def _sort_parts(parts: Iterable[JobPart]) -> list[JobPart]:
@@ -142,12 +195,16 @@ def _sort_parts(parts: Iterable[JobPart]) -> list[JobPart]:
 
 
 def find_logs(job: str, runner: Runner) -> list[Path]:
-    """Return the files that the output of JOB went to, each once.
+    """Return the files that the output of JOB went to, each once. Raise as `list_logs`."""
+    return list_logs(job, find_job_parts(job, runner))
+
+
+def list_logs(job: str, parts: Sequence[JobPart]) -> list[Path]:
+    """Return the files that the output of JOB went to, each once, by its PARTS.
 
     Raise NotStarted where the job has written nothing yet, InputError where nobody knows the job,
     or none of its files exists.
     """
-    parts = find_job_parts(job, runner)
     if not parts and not parse_job_id(job):
         raise InputError(f"{job!r} is not the number of a job", "hpcstack jobs lists yours")
     if not parts:
@@ -209,7 +266,17 @@ def make_part(record: JobRecord) -> JobPart:
     )
     is_new = bool(JUST_STARTED.fullmatch(fields.get("RunTime", "")))
     just_started = record.state.word == "RUNNING" and is_new
-    return JobPart(record.name, record.state, fields.get("Reason", ""), tuple(files), just_started)
+    return JobPart(
+        record.name,
+        record.state,
+        fields.get("Reason", ""),
+        tuple(files),
+        just_started,
+        fields.get("RunTime", ""),
+        fields.get("TimeLimit", ""),
+        fields.get("NodeList", ""),
+        starts_again=fields.get("Restarts", "0") != "0",
+    )
 
 
 # -- what launches recorded
@@ -252,7 +319,9 @@ def _parts_of_launch(
     # Where the job's file does not exist, the kept stderr is the next best.
     if own.is_file() and not any(path.is_file() for path in files):
         files = (own, *files)
-    return [JobPart(launch.job or job, read_state_of_launch(launch), files=files)]
+    # How a step has ended is not how its job has: that may go on.
+    state = UNKNOWN if launch.is_inside_a_job else launch.state
+    return [JobPart(launch.job or job, state, files=files)]
 
 
 def _tasks_of_launch(launch: Launch, remembered: Mapping[str, Accounted]) -> list[JobPart]:
@@ -264,22 +333,12 @@ def _tasks_of_launch(launch: Launch, remembered: Mapping[str, Accounted]) -> lis
     for task in sorted(tasks):
         if not task.isdigit():  # several that still wait: [5-20%2]
             continue
-        status = launch.tasks.get(task)
-        state = UNKNOWN if status is None else state_of_status(status)
+        state = launch.tasks.get(task, UNKNOWN)
         files: tuple[Path, ...] = ()
         if launch.output:
             files = tuple(find_output(launch.output, array, task))
         out.append(JobPart(f"{array}_{task}", state, files=files))
     return out
-
-
-def read_state_of_launch(launch: Launch) -> JobState:
-    """Return how LAUNCH ended; UNKNOWN while no end is recorded."""
-    if launch.interrupted:
-        return JobState("CANCELLED", cancelled_by="Ctrl-C")
-    if launch.status is None:
-        return UNKNOWN
-    return state_of_status(launch.status)
 
 
 # -- what accounting remembers
@@ -299,9 +358,27 @@ class Accounted:
     name: str = ""
     user: str = ""
     number: str = ""
+    reason: str = ""
+    elapsed: str = ""
+    limit: str = ""
+    nodes: str = ""
 
 
-ACCOUNTED = ("JobID", "State", "ExitCode", "WorkDir", "JobName", "User", "JobIDRaw", "SubmitLine")
+ACCOUNTED = (
+    "JobID",
+    "State",
+    "ExitCode",
+    "Reason",
+    "Elapsed",
+    "Timelimit",
+    "NodeList",
+    "WorkDir",
+    "JobName",
+    "User",
+    "JobIDRaw",
+    "SubmitLine",
+)
+BEFORE_21_08 = ACCOUNTED[:7]  # which kept no SubmitLine, and refused the whole question
 
 
 def query_accounting(job: str, runner: Runner) -> dict[str, Accounted]:
@@ -312,14 +389,22 @@ def query_accounting(job: str, runner: Runner) -> dict[str, Accounted]:
     slurm = Client(runner)
     rows = slurm.query_accounting([job], ACCOUNTED)
     if rows is None:  # Slurm before 21.08 keeps no SubmitLine, and refuses the whole question
-        rows = slurm.query_accounting([job], ACCOUNTED[:3])
+        rows = slurm.query_accounting([job], BEFORE_21_08)
 
     found = {}
     for row in rows or ():
-        values = [*row, *[""] * (len(ACCOUNTED) - len(row))]
-        number, state, code, folder, name, user, own_number, submitted = values
-        found[number] = Accounted(
-            read_state(state, code), folder, submitted, name, user, own_number
+        values = dict(zip(ACCOUNTED, [*row, *[""] * (len(ACCOUNTED) - len(row))], strict=True))
+        found[values["JobID"]] = Accounted(
+            state=read_state(values["State"], values["ExitCode"]),
+            folder=values["WorkDir"],
+            line=values["SubmitLine"],
+            name=values["JobName"],
+            user=values["User"],
+            number=values["JobIDRaw"],
+            reason=values["Reason"],
+            elapsed=values["Elapsed"],
+            limit=values["Timelimit"],
+            nodes=values["NodeList"],
         )
     return found
 
@@ -327,7 +412,15 @@ def query_accounting(job: str, runner: Runner) -> dict[str, Accounted]:
 def _parts_of_accounting(remembered: Mapping[str, Accounted]) -> dict[str, JobPart]:
     """Return what accounting REMEMBERED by job, with the files that sbatch was told to write to."""
     return {
-        job: JobPart(job, known.state, files=tuple(_find_sbatch_output(job, known)))
+        job: JobPart(
+            job,
+            known.state,
+            known.reason,
+            tuple(_find_sbatch_output(job, known)),
+            elapsed=known.elapsed,
+            limit=known.limit,
+            nodes=known.nodes,
+        )
         for job, known in remembered.items()
         if parse_job_id(job)
     }
@@ -450,71 +543,6 @@ def find_output(
     return [Path(found) for found in sorted(glob.glob(wildcard))]  # noqa: PTH207
 
 
-BY_CTRL_C = "it was interrupted by Ctrl-C"
-
-
-def describe_job_end(job: str, runner: Runner) -> str:
-    """Return in words how JOB was ended from outside; empty where it was not, or nobody knows.
-
-    sacct is asked first, then Slurm itself. Ctrl-C is known from the job's newest launch.
-    """
-    ends = _query_ends(job, runner)
-    if not ends:
-        ends = [
-            _End(part.state, part.reason) for part in find_job_parts(job, runner) if part.job == job
-        ]
-    newest = next((launch for launch in read_launches() if launch.job == job), None)
-    interrupted = bool(newest and newest.interrupted)
-    for end in ends:
-        # Slurm calls a step that Ctrl-C has ended cancelled, too.
-        if end.state.word == "CANCELLED" and interrupted:
-            continue
-        words = _describe_end(end)
-        if words:
-            return words
-    return BY_CTRL_C if interrupted else ""
-
-
-@dataclass(frozen=True)
-class _End:
-    """What Slurm says of the end of a job; what it does not say is empty."""
-
-    state: JobState
-    reason: str = ""
-    elapsed: str = ""
-    limit: str = ""
-    nodes: str = ""
-
-
-def _query_ends(job: str, runner: Runner) -> list[_End]:
-    """Return the ends of JOB as sacct has them, one per record; none where it does not answer."""
-    fields = ("State", "Reason", "Elapsed", "Timelimit", "NodeList")
-    rows = Client(runner).query_accounting([job], fields)
-    return [_End(read_state(state), *others) for state, *others in rows or ()]
-
-
-def _describe_end(end: _End) -> str:
-    """Return END in words; empty where the program ended by itself, or the state is unknown."""
-    word = end.state.word
-    if word == "CANCELLED":
-        who = f" by {end.state.cancelled_by}" if end.state.cancelled_by else ""
-        when = f", after {end.elapsed}" if end.elapsed else ""
-        return f"it was cancelled{who}{when}"
-    if word == "TIMEOUT":
-        limit = f": {end.limit}" if end.limit else ""
-        return f"the time limit was reached{limit}"
-    if word == "NODE_FAIL":
-        nodes = f", of {end.nodes}" if end.nodes else ""
-        return f"a node failed{nodes}"
-    if word == "OUT_OF_MEMORY":
-        nodes = f", on one of {end.nodes}" if end.nodes else ""
-        return f"the job's memory limit was reached{nodes}"
-    if word in ("PREEMPTED", "BOOT_FAIL", "DEADLINE"):
-        reason = f", {end.reason}" if end.reason not in ("", "None") else ""
-        return f"Slurm ended it: {word}{reason}"
-    return ""
-
-
 def find_states(jobs: list[str], runner: Runner) -> dict[str, JobState]:
     """Return {job: its state} for those of JOBS that Slurm still knows.
 
@@ -531,10 +559,31 @@ def find_states(jobs: list[str], runner: Runner) -> dict[str, JobState]:
         out[job] = known.state
         out.setdefault(re.split("[_+]", job)[0], known.state)
 
-    for queued in slurm.query_queue(jobs) or ():
+    for queued in slurm.query_queue(jobs, ended=True) or ():
         array = re.split("[_+]", queued.name)[0]
-        out[queued.name] = out[array] = queued.state
+        state = queued.state
+        remembered = out.get(queued.name, UNKNOWN)
+        if remembered.word == state.word:  # accounting knows more of it
+            state = remembered
+        out[queued.name] = out[array] = state
     return out
+
+
+def find_state(launch: Launch, known: Mapping[str, JobState]) -> JobState:
+    """Return the state of LAUNCH, which is no array. KNOWN is what Slurm says (`find_states`)."""
+    of_slurm = known.get(launch.job, UNKNOWN)
+    if launch.is_inside_a_job:
+        return launch.state if launch.state.is_known else of_slurm
+    return settle_state(launch.state, of_slurm)
+
+
+def may_have_changed(launch: Launch) -> bool:
+    """Whether Slurm may know more of LAUNCH than its record: it goes on, or who or what ended it."""
+    if not launch.job:
+        return False
+    if launch.is_array or not launch.state.is_known:
+        return True
+    return launch.state.has_failed and not launch.state.cancelled_by
 
 
 def list_task_states(launch: Launch, known: Mapping[str, JobState]) -> dict[str, JobState]:
@@ -544,8 +593,9 @@ def list_task_states(launch: Launch, known: Mapping[str, JobState]) -> dict[str,
     that it has forgotten, what each has recorded at its end counts.
     """
     head = f"{launch.job_or_array}_"
-    recorded = {
-        task: state_of_status(status) for task, status in launch.tasks.items() if status is not None
-    }
     of_slurm = {job.removeprefix(head): one for job, one in known.items() if job.startswith(head)}
-    return {**recorded, **of_slurm}
+    recorded = {task: state for task, state in launch.tasks.items() if state.is_known}
+    return {
+        task: settle_state(recorded.get(task, UNKNOWN), of_slurm.get(task, UNKNOWN))
+        for task in {**recorded, **of_slurm}
+    }

@@ -9,9 +9,17 @@ from __future__ import annotations
 import codecs
 import re
 from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # What terminals take for commands: CSI and OSC sequences
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b\n]*\x07")
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b\n]{0,4096}\x07")
+_ESCAPES = re.compile(ESCAPES.pattern.encode())
+# All other control characters but tabs and the ends of lines
+_CONTROL = bytes({*range(0x20), 0x7F} - {*b"\t\n\r"})
+BLOCK = 4 << 20  # bytes that are read at once
 MOST_LABELS = 6  # before one line
 
 
@@ -50,17 +58,50 @@ LABELS = (
 HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*): (?=Traceback [(]most recent call last[)]:)")
 # Whether a line has a label at all: most have none, and a log may have millions of lines
 _ANY = re.compile("|".join(f"(?:{label.pattern})" for label in LABELS))
+_NUMBER = re.compile(r"\d+")
 _COMPILED = tuple((label, re.compile(label.pattern)) for label in LABELS)
 
 
-def decode_log(data: bytes) -> str:
-    """Return DATA, a log, as text: UTF-8, or UTF-16 where it says so or is full of NULs."""
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return data.decode("utf-16", "replace")
-    head = data[:4096]
+def read_blocks(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield FILE, a log, in blocks of whole lines: as UTF-8, without what controls a terminal.
+
+    Of a line that is longer than a block there are several, cut where it was drawn over itself.
+    """
+    chunk = file.read(BLOCK)
+    encoding = _find_encoding(chunk)
+    decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
+    chunk = chunk.removeprefix(codecs.BOM_UTF8)
+    rest = b""
+    while chunk:
+        rest += decoder.decode(chunk).encode("utf-8", "replace") if decoder else chunk
+        end = rest.rfind(b"\n") + 1
+        if not end and len(rest) > BLOCK:
+            end = rest.rfind(b"\r") + 1 or len(rest)
+        if end:
+            yield _clean(rest[:end])
+            rest = rest[end:]
+        chunk = file.read(BLOCK)
+    if rest:
+        yield _clean(rest)
+
+
+def _find_encoding(head: bytes) -> str:
+    """Return the encoding of a log that begins with HEAD; empty for UTF-8.
+
+    It is UTF-16 where the log says so, or is full of NULs.
+    """
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    head = head[:4096]
     if len(head) > 1 and head[1::2].count(0) > len(head) // 3:
-        return data.decode("utf-16-le", "replace")
-    return data.removeprefix(codecs.BOM_UTF8).replace(b"\0", b"").decode("utf-8", "replace")
+        return "utf-16-le"
+    return ""
+
+
+def _clean(block: bytes) -> bytes:
+    if b"\x1b" in block:
+        block = _ESCAPES.sub(b"", block)
+    return block.replace(b"\r\n", b"\n").translate(None, _CONTROL)
 
 
 @dataclass
@@ -78,33 +119,44 @@ class Labels:
             line = ESCAPES.sub("", line)
         if "\r" in line:
             line = line.rstrip("\r").rpartition("\r")[2]
-        speaker = ""
-        for _ in range(MOST_LABELS):
-            taken, own = self._take_label(line)
-            if not taken:
-                break
-            line = line[len(taken) :]
-            speaker = own or speaker
-        return speaker, line
+        begin, end, own = self.locate(line)
+        return line[begin:end], line[own:]
 
-    def _take_label(self, line: str) -> tuple[str, str]:
-        """Return (the label that LINE begins with, the speaker that it names); empty for none."""
-        for label, pattern in _COMPILED if _ANY.match(line) else ():
-            found = pattern.match(line)
+    def locate(self, line: str) -> tuple[int, int, int]:
+        """Return where in LINE its speaker's name begins and ends, and where what they wrote begins.
+
+        The name is empty where nothing says whose LINE is.
+        """
+        begin = end = at = 0
+        for _ in range(MOST_LABELS):
+            found = self._find_label(line, at)
+            if found is None:
+                break
+            at, name = found
+            begin, end = name or (begin, end)
+        return begin, end, at
+
+    def _find_label(self, line: str, at: int) -> tuple[int, tuple[int, int] | None] | None:
+        """Return (where the label ends that LINE has at AT, the span of the speaker that it names).
+
+        None where it has none there; no span where the label tells no speakers apart.
+        """
+        for label, pattern in _COMPILED if _ANY.match(line, at) else ():
+            found = pattern.match(line, at)
             if not found:
                 continue
             if label.is_shared:
-                return found[0], ""
+                return found.end(), None
             if label.is_rank:
-                return found[0], re.findall(r"\d+", found[0])[-1]
-            return found[0], found[0].rstrip(" :")
-        host = HOST.match(line) if "Traceback" in line else None
+                return found.end(), list(_NUMBER.finditer(line, at, found.end()))[-1].span()
+            return found.end(), (at, at + len(found[0].rstrip(" :")))
+        host = HOST.match(line, at) if "Traceback" in line else None
         if host:
             self.hosts.add(host[1])
-        name = line.partition(": ")[0] if self.hosts else ""
+        name = line[at:].partition(": ")[0] if self.hosts else ""
         if name in self.hosts:
-            return f"{name}: ", name
-        return "", ""
+            return at + len(name) + 2, (at, at + len(name))
+        return None
 
 
 def make_awk_labels() -> str:

@@ -26,10 +26,11 @@ from hpcstack.core.files import write_text
 from hpcstack.core.names import STARTED_IN_IMAGE
 from hpcstack.launch.secrets import is_secret
 from hpcstack.render.template import read_data_file
+from hpcstack.slurm.state import UNKNOWN, JobState, state_of_status
 from hpcstack_smoke.hidden import HIDDEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from hpcstack.launch.plan import Plan
     from hpcstack.launch.variables import Variable
@@ -39,7 +40,7 @@ KEPT = 1000  # launches; the oldest beyond them are removed
 # The files of a launch's folder. Tasks of an array write BEGAN-TASK and ENDED-TASK.
 FILE, SCRIPT, BEGAN, ENDED = "launch.json", "script.sh", "began", "ended"
 OUTPUT = "output"  # where its job writes
-INTERRUPTED = "interrupted"  # the second line of ENDED
+BY_CTRL_C = "Ctrl-C"  # who has cancelled a launch that its user has interrupted
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class Launch:
 
     `job` is NUMBER or, for a task of an array, NUMBER_TASK; `number` is the number of that job
     alone, which Slurm gives to each task of an array. `output` is where the job writes; for an
-    array it is Slurm's pattern. `tasks` are those of an array that was submitted as one, each with
-    the status that it ended with. `interrupted` means that the user pressed Ctrl-C.
+    array it is Slurm's pattern. `state` is how it ended, `tasks` are those of an array that was
+    submitted as one, each with its end.
     """
 
     folder: Path
@@ -62,12 +63,11 @@ class Launch:
     job: str = ""
     step: str = ""
     nodes: str = ""
-    status: int | None = None
+    state: JobState = UNKNOWN
     number: str = ""
     document: dict[str, Any] = field(default_factory=dict)
     output: str = ""
-    tasks: dict[str, int | None] = field(default_factory=dict)
-    interrupted: bool = False
+    tasks: dict[str, JobState] = field(default_factory=dict)
 
     @property
     def is_array(self) -> bool:
@@ -77,6 +77,11 @@ class Launch:
         # An older hpcstack wrote no "array": look among the options, before the user's command.
         argv = self.document.get("argv", ())
         return any(word.startswith("--array=") for word in argv[: len(argv) - len(self.command)])
+
+    @property
+    def is_inside_a_job(self) -> bool:
+        """Whether it is a step of a job that was there before, and may go on after it."""
+        return bool(self.document.get("allocation"))
 
     @property
     def job_or_array(self) -> str:
@@ -91,7 +96,7 @@ class Launch:
     @property
     def failed(self) -> bool:
         """Whether the launch or one of its tasks is known to have failed."""
-        return bool(self.status) or any(self.tasks.values())
+        return self.state.has_failed or any(state.has_failed for state in self.tasks.values())
 
 
 def begin_record(
@@ -103,12 +108,15 @@ def begin_record(
     environ: Mapping[str, str],
     added: tuple[str, ...] = (),
     top: Path | None = None,
+    *,
+    allocation: str = "",
 ) -> Path:
     """Make the folder of a new launch, before anything starts, and return it.
 
     It is made below TOP, by default the user's state folder, and appears there by one rename. WHY
     says why the image was chosen, ADDED are the packages of --with. SETTINGS are all variables that
-    a rank starts with, ENVIRON is this program's environment. The oldest launches beyond KEPT are
+    a rank starts with, ENVIRON is this program's environment. ALLOCATION is the job that it becomes a
+    step of; empty where it is a job of its own. The oldest launches beyond KEPT are
     removed. Raise OSError where the folder cannot be written.
     """
     top = top or find_state_folder() / "launches"
@@ -146,6 +154,7 @@ def begin_record(
         "folder": str(Path.cwd()),
         "serves": plan.served.kind if plan.served else "",
         "terminal": find_this_terminal(),
+        "allocation": allocation,
         "array": any(part.option == "--array" for part in plan.parts),
         "environment": variables,
     }
@@ -232,13 +241,11 @@ def write_output_path(folder: Path, path: str) -> None:
         write_text(folder / OUTPUT, f"{path}\n", 0o600)
 
 
-def write_end(folder: Path, status: int, *, interrupted: bool = False) -> None:
-    """Record that the launch in FOLDER ended with STATUS; a full disk is no failure here.
-
-    INTERRUPTED says that its user pressed Ctrl-C.
-    """
+def write_end(folder: Path, state: JobState) -> None:
+    """Record that the launch in FOLDER ended in STATE; a full disk is no failure here."""
+    text = f"{state.exit}\n{state.word}\n{state.cancelled_by}\n"
     with contextlib.suppress(OSError):
-        write_text(folder / ENDED, f"{status}\n{INTERRUPTED if interrupted else ''}\n", 0o600)
+        write_text(folder / ENDED, text, 0o600)
 
 
 MASTER = (
@@ -324,7 +331,7 @@ def read_launch(folder: Path) -> Launch:
     document = json.loads((folder / FILE).read_text())
     # Missing lines are empty: a launch that has not begun has none of them.
     job, step, nodes, number = [*_read_lines(folder / BEGAN), "", "", "", ""][:4]
-    status = _read_status(folder / ENDED)
+    state = _read_end(folder / ENDED)
     output = _read_lines(folder / OUTPUT)
 
     return Launch(
@@ -338,32 +345,37 @@ def read_launch(folder: Path) -> Launch:
         job,
         step,
         nodes,
-        status,
+        state,
         number or job,
         document,
         output[0] if output else "",
         _read_tasks(folder),
-        interrupted=_read_lines(folder / ENDED)[1:2] == [INTERRUPTED],
     )
 
 
-def _read_tasks(folder: Path) -> dict[str, int | None]:
-    """Return {task of an array: its exit status, None until it has ended}, as each recorded it."""
-    began = {path.name.partition("-")[2]: None for path in folder.glob(f"{BEGAN}-*")}
-    ended = {path.name.partition("-")[2]: _read_status(path) for path in folder.glob(f"{ENDED}-*")}
+def _read_tasks(folder: Path) -> dict[str, JobState]:
+    """Return {task of an array: how it ended, UNKNOWN until then}, as each has recorded it."""
+    began = {path.name.partition("-")[2]: UNKNOWN for path in folder.glob(f"{BEGAN}-*")}
+    ended = {path.name.partition("-")[2]: _read_end(path) for path in folder.glob(f"{ENDED}-*")}
     return {**began, **ended}
 
 
-def _read_status(path: Path) -> int | None:
-    """Return the exit status in the first line of PATH; None where there is none."""
-    lines = _read_lines(path)
-    if not lines or not lines[0].isdigit():
-        return None
-    return int(lines[0])
+def _read_end(path: Path) -> JobState:
+    """Return the end that PATH records; UNKNOWN where it records none.
+
+    Its lines are the exit status, the state in Slurm's word, and who has cancelled it. A launch that
+    did not start has the status alone.
+    """
+    status, word, by = [*_read_lines(path), "", "", ""][:3]
+    if not status.isdigit():
+        return UNKNOWN
+    if not word:
+        return state_of_status(int(status))
+    return JobState(word, int(status), by)
 
 
 def find_failed() -> Launch:
-    """Return the launch that a user who names none most likely means.
+    """Return the launch that a user who names none most likely asks about.
 
     That is the newest of this terminal, else the newest that failed, else the newest of all; inside
     a launch it is that one. Raise InputError where there is none.
@@ -371,23 +383,24 @@ def find_failed() -> Launch:
     if os.environ.get("HPCSTACK_RUN"):
         return find_launch("")
     launches = read_launches()
-    here = find_this_terminal()
-    of_this_terminal = (launch for launch in launches if launch.document.get("terminal") == here)
     failed = (launch for launch in launches if launch.failed)
-    return next(of_this_terminal, None) or next(failed, None) or find_launch("")
+    return _find_of_this_terminal(launches) or next(failed, None) or find_launch("")
 
 
 def find_launch(what: str) -> Launch:
     """Return the newest launch that WHAT means.
 
     WHAT is the number of a job, NUMBER_TASK, NUMBER.STEP or the name of a launch's folder. An empty
-    WHAT means the launch that this program runs in, else the newest. Raise InputError where there
-    is none.
+    WHAT means the launch that this program runs in, else the newest of this terminal, else the newest
+    of all. Raise InputError where there is none.
     """
     own = os.environ.get("HPCSTACK_RUN", "")
     if not what and own and (Path(own) / FILE).is_file():
         return read_launch(Path(own))
-    for launch in read_launches():
+    launches = read_launches()
+    if not what and (found := _find_of_this_terminal(launches)):
+        return found
+    for launch in launches:
         array = launch.job.partition("_")[0]
         if what in ("", launch.job, array, launch.folder.name, f"{launch.job}.{launch.step}"):
             return launch
@@ -396,6 +409,12 @@ def find_launch(what: str) -> Launch:
         "hpcstack jobs lists them",
         page="see-what-a-launch-did",
     )
+
+
+def _find_of_this_terminal(launches: Iterable[Launch]) -> Launch | None:
+    """Return the first of LAUNCHES that was made in this terminal; None where none was."""
+    here = find_this_terminal()
+    return next((one for one in launches if one.document.get("terminal") == here), None)
 
 
 def _read_lines(path: Path) -> list[str]:

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import os
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ from hpcstack.project.added import Added, make_added
 from hpcstack.runtimes import RUNTIMES
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.query import find_allocation as allocation_of
+from hpcstack.slurm.state import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,7 +242,7 @@ class PlannedLaunch:
         of this shell or in one of salloc's. The script itself then says what happened.
         """
         plan = self.plan
-        folder = self._record()
+        folder = self._record(allocation=allocation_of(os.environ).get("SLURM_JOB_ID", ""))
         if on_begin:
             on_begin(folder)
         failure = Failure()
@@ -280,21 +281,23 @@ class PlannedLaunch:
             write_stderr(errors.end())
 
         last = ""
-        interrupted = bool(interruption and interruption.has_come)
-        if heard and not scripted and not interrupted:
+        state = failure.read_state(status)
+        ended_by_user = interruption is not None and interruption.has_come
+        if heard and not scripted and not ended_by_user:
             status, said = failure.end(status)
             if status:
                 last = last_line(said, status, str(errors.path))
                 errors.add(last)
-        if interruption and interrupted:
-            status, last = interruption.end(failure)
+        if interruption and ended_by_user:
+            state, last = interruption.end(failure)
+            status = state.exit
             errors.add(last)
         elif screen and screen.left_out:
             lines = format_count(screen.left_out, "more line")
             more = f"hpcstack: {lines} not shown: hpcstack logs, or launch --all"
             last = "\n".join(filter(None, (more, last)))
 
-        record.write_end(folder, status, interrupted=interrupted)
+        record.write_end(folder, replace(state, exit=status))
         return status, last
 
     def _is_screened(self) -> bool:
@@ -326,8 +329,10 @@ class PlannedLaunch:
             hint = f"make room in {folder.parent}: look at your quota and at df"
             raise StoreError(what, hint, page="where-caches-go") from None
 
-    def _record(self) -> Path:
+    def _record(self, *, allocation: str) -> Path:
         """Begin the record of the launch and return its folder. Tell syslog, where the site wants it.
+
+        ALLOCATION is the job that it becomes a step of; empty where it is a job of its own.
 
         Where the home directory is full, the launch runs all the same and its record goes to /tmp.
         """
@@ -339,7 +344,7 @@ class PlannedLaunch:
         wanted = self.added.wanted if self.added else ()
         facts = (self.plan, self.artifact, self.why, self.command, settings, os.environ, wanted)
         try:
-            return record.begin_record(*facts)
+            return record.begin_record(*facts, allocation=allocation)
         except OSError as error:
             why = f"{find_state_folder()} cannot be written: {error.strerror or error}"
 
@@ -350,7 +355,7 @@ class PlannedLaunch:
                 "look"
             )
             write_stderr(f"* NOTE: {why}; {kept}\n".encode(errors="replace"))
-            return record.begin_record(*facts, top=top)
+            return record.begin_record(*facts, top=top, allocation=allocation)
         except OSError as error:
             raise StoreError(
                 f"{why}, and {tempfile.gettempdir()} cannot be written either: {error.strerror}",
@@ -370,13 +375,13 @@ class PlannedLaunch:
                 f"{where} cannot be written, and the job's output would go there",
                 "cd to a folder of yours, or --output=/scratch/%x-%j.out",
             )
-        folder = self._record()
+        folder = self._record(allocation="")
         self._write_script(folder, list_directives(self.plan))
         script = folder / record.SCRIPT
         try:
             job = Client(self.runner).submit_job(script, env={"HPCSTACK_RUN": str(folder)})
         except SlurmError:
-            record.write_end(folder, OWN_FAILURE)
+            record.write_end(folder, JobState("FAILED", OWN_FAILURE))
             raise
         record.write_submitted(folder, job)
         output = self._find_output(job)

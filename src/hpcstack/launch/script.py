@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, format_count
 from hpcstack.core.quote import quote_sh
+from hpcstack.launch.failure import make_awk_meanings
 from hpcstack.launch.log_lines import make_awk_labels
 from hpcstack.launch.modes import MODES
 from hpcstack.launch.stacks import ANSWER_S, find_lent_spy
@@ -180,9 +181,10 @@ def quote_word(text: str) -> str:
 
 
 def render_failure_reader() -> str:
-    """Return launchers/jobs/failure.awk with the labels of launch/log_lines.py in it."""
+    """Return launchers/jobs/failure.awk with the tables in it that it has in common with Python."""
     text = read_data_file("launchers", "jobs/failure.awk")
-    return text.replace("    # LABELS", make_awk_labels(), 1)
+    text = text.replace("    # LABELS", make_awk_labels(), 1)
+    return text.replace("    # MEANINGS", make_awk_meanings(), 1)
 
 
 def list_directives(plan: Plan) -> tuple[Part, ...]:

@@ -209,13 +209,16 @@ class Client:
 
     # -- what becomes of jobs
 
-    def query_queue(self, jobs: Iterable[str]) -> list[QueuedJob] | None:
+    def query_queue(self, jobs: Iterable[str], *, ended: bool = False) -> list[QueuedJob] | None:
         """Return those of JOBS that wait or run, each task of an array by itself.
 
-        None where Slurm does not say: its controller is busy. Where it knows none of the jobs any
-        more, it calls that an error; then none is in the queue.
+        With ENDED also those that have ended, as long as slurmctld remembers them. None where Slurm
+        does not say: its controller is busy. Where it knows none of the jobs any more, it calls that
+        an error; then none is in the queue.
         """
         argv = ["squeue", "--noheader", "--array", "--format", QUEUED, "--jobs", ",".join(jobs)]
+        if ended:
+            argv.append("--states=all")
         done = self._output(argv, timeout=ANSWER_S)
         if done.status:
             return [] if _is_forgotten(done) else None

@@ -7,19 +7,41 @@ from __future__ import annotations
 
 import os
 import pwd
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-WAITING = ("PENDING", "CONFIGURING")
-FAILED = (
-    "FAILED",
-    "TIMEOUT",
+# What each state means of a job. What is not listed is shown in Slurm's word alone.
+MEANINGS = {
+    "PENDING": "it waits in the queue",
+    "CONFIGURING": "its nodes are being made ready",
+    "REQUEUED": "it is put back into the queue",
+    "REQUEUE_HOLD": "it is put back into the queue, and held there",
+    "SPECIAL_EXIT": "it is put back into the queue, and held there",
+    "RUNNING": "it runs",
+    "SUSPENDED": "it is suspended",
+    "STOPPED": "it is stopped",
+    "COMPLETING": "it is ending",
+    "COMPLETED": "it ended with 0",
+    "FAILED": "it failed",
+    "CANCELLED": "it was cancelled",
+    "TIMEOUT": "the time limit was reached",
+    "PREEMPTED": "it was preempted",
+    "NODE_FAIL": "a node failed",
+    "OUT_OF_MEMORY": "the job's memory limit was reached",
+    "BOOT_FAIL": "a node did not start",
+    "DEADLINE": "its deadline was reached",
+}
+WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+# Ends that no program of the job's has chosen
+FROM_OUTSIDE = (
     "CANCELLED",
+    "TIMEOUT",
+    "PREEMPTED",
     "NODE_FAIL",
     "OUT_OF_MEMORY",
     "BOOT_FAIL",
     "DEADLINE",
-    "PREEMPTED",
 )
+FAILED = ("FAILED", *FROM_OUTSIDE)
 ENDED = ("COMPLETED", *FAILED)
 
 
@@ -54,6 +76,21 @@ class JobState:
         """Whether the job ended, well or not."""
         return self.word in ENDED
 
+    @property
+    def is_from_outside(self) -> bool:
+        """Whether something other than the job's own programs ended it."""
+        return self.word in FROM_OUTSIDE
+
+    @property
+    def meaning(self) -> str:
+        """What the state means in words; empty where the job is not known."""
+        if not self.word:
+            return ""
+        meaning = MEANINGS.get(self.word, f"Slurm says {self.word}")
+        if self.cancelled_by:
+            meaning += f" by {self.cancelled_by}"
+        return meaning
+
     def __str__(self) -> str:
         text = self.word
         if self.cancelled_by:
@@ -79,6 +116,21 @@ def read_state(said: str, exit_code: str = "") -> JobState:
         exit=int(status) if status.isdigit() else 0,
         cancelled_by=name_user(by) if by.isdigit() else "",
     )
+
+
+def settle_state(recorded: JobState, of_slurm: JobState) -> JobState:
+    """Return the state of a launch that is a job of its own, by its own record and by Slurm.
+
+    The record is there first, and stays when Slurm has forgotten the job. But only Slurm knows that
+    the job is back in the queue, and often it alone knows what ended it from outside.
+    """
+    if not recorded.is_known or of_slurm.waits:
+        return of_slurm if of_slurm.is_known else recorded
+    if recorded.word == "FAILED" and of_slurm.is_from_outside:
+        return replace(of_slurm, exit=recorded.exit)
+    if recorded.word == of_slurm.word:
+        return replace(recorded, cancelled_by=recorded.cancelled_by or of_slurm.cancelled_by)
+    return recorded
 
 
 def state_of_status(status: int) -> JobState:

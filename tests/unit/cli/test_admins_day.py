@@ -13,10 +13,11 @@ from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.core.process import Completed, Runner
 from hpcstack.diagnose.run import _check_named
 from hpcstack.launch import record
-from hpcstack.launch.jobs import describe_job_end
+from hpcstack.launch.jobs import find_job_parts
 from hpcstack.launch.record import Launch, explain_made
 from hpcstack.recipe.catalog import Catalog
 from hpcstack.site.load import Site, load_site
+from hpcstack.slurm.state import UNKNOWN
 
 
 class Answering(Runner):
@@ -99,21 +100,34 @@ def test_patterns_of_stacks() -> None:
 @pytest.mark.parametrize(
     ("sacct", "says"),
     [
-        (("CANCELLED by " "0|None|00:01:00|01:00:00|n1"), "it was cancelled by "), ("TIMEOUT|TimeLimit|01:00:10|01:00:00|n1", "01:00:00"),
+        ("CANCELLED by 0|None|00:01:00|01:00:00|n1", "it was cancelled by "), ("TIMEOUT|TimeLimit|01:00:10|01:00:00|n1", "01:00:00"),
         ("NODE_FAIL|None|00:01:00|01:00:00|n[1-2]", "a node failed, of n[1-2]"),
-        ("OUT_OF_MEMORY|None|00:01:00|01:00:00|n1", "memory limit"), ("FAILED|NonZeroExitCode|00:01:00|01:00:00|n1", ""),
+        ("OUT_OF_MEMORY|None|00:01:00|01:00:00|n1", "memory limit"), ("FAILED|NonZeroExitCode|00:01:00|01:00:00|n1", "it failed"),
     ],
 )  # fmt: skip
 def test_slurm_says_how_a_job_ended(sacct: str, says: str) -> None:
-    said = describe_job_end("7", Answering(sacct=sacct.replace("|", "\x1f") + "\n"))
-    assert says in said
-    assert bool(said) is bool(says)
+    state, reason, elapsed, limit, nodes = sacct.split("|")
+    row = ("7", state, "0:0", reason, elapsed, limit, nodes)
+    (part,) = find_job_parts("7", Answering(sacct="\x1f".join(row) + "\n", scontrol=""))
+    assert says in part.describe()
 
 
 def test_why_knows_what_is_made_on_the_nodes(tmp_path: Path) -> None:
     document = {"argv": ["srun", "--cpus-per-task=8"], "ranks": 4}
     launch = Launch(
-        tmp_path, "s", "", (), "pyxis", "torchrun", "", "36_2", "1", "n[1-2]", 0, "38", document
+        tmp_path,
+        "s",
+        "",
+        (),
+        "pyxis",
+        "torchrun",
+        "",
+        "36_2",
+        "1",
+        "n[1-2]",
+        UNKNOWN,
+        "38",
+        document,
     )
     value = {
         name: (explain_made(name, launch) or {}).get("value")
@@ -161,7 +175,7 @@ def test_an_array_is_one_row_with_all_its_tasks() -> None:
     row = _make_row(launch, known)
     assert (row["job"], row["state"]) == ("36", "2 COMPLETED, 1 FAILED, exit 3")
     # Slurm has forgotten all but the last task, and each has recorded how it ended.
-    recorded = replace(launch, tasks={"0": 0, "1": 3, "2": 0})
+    recorded = replace(launch, tasks={"0": done, "1": failed, "2": done})
     assert _make_row(recorded, {"36": done, "36_2": done})["state"] == row["state"]
     assert _make_row(recorded, {})["state"] == row["state"]
     alone = replace(launch, job="37", document={"argv": ["srun"]})

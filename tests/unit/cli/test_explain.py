@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from hpcstack.cli.explain_ import _explain_array, _explain_text, _format_text
+from hpcstack.cli.explain_ import _format_text
+from hpcstack.core.progress import Progress
+from hpcstack.diagnose.explanation import Explained, explain_array, explain_reading
+from hpcstack.diagnose.read_log import read_log_text
 from hpcstack.launch.jobs import JobPart
 from hpcstack.slurm.state import UNKNOWN, JobState
 
@@ -14,7 +16,10 @@ TRACE = (
     "on\n"
 )
 ENDED = "hpcstack: rank 0 on n1 ended with 1 [0 5.0]\n"
-SESSION: Any = None  # nothing of it is asked for
+
+
+def explain(log: str, state: JobState = UNKNOWN, *, every: bool = False) -> Explained:
+    return explain_reading(read_log_text(log), JobPart("7", state), every=every)
 
 
 def part(folder: Path, task: int, state: JobState, text: str = "") -> JobPart:
@@ -31,7 +36,7 @@ def test_what_nobody_knows_is_no_failure(tmp_path: Path) -> None:
         part(tmp_path, 3, JobState("FAILED", 3), "no word of why\n"),
         JobPart("7_4-9%2", JobState("PENDING")),
     ]
-    found = _explain_array(SESSION, parts, every=False)
+    found = explain_array(parts, Progress(), every=False)
     assert [task.state for task in found.tasks] == [
         "COMPLETED", "ended, nobody knows how", "FAILED, by its log", "FAILED, exit 3", "PENDING",
     ]  # fmt: skip
@@ -41,9 +46,9 @@ def test_what_nobody_knows_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_only_the_first_few_are_named(tmp_path: Path) -> None:
-    found = _explain_array(
-        SESSION,
+    found = explain_array(
         [part(tmp_path, n, JobState("FAILED", 1), TRACE + ENDED) for n in range(8)],
+        Progress(),
         every=False,
     )
     assert len(found.tasks) == 8
@@ -52,7 +57,7 @@ def test_only_the_first_few_are_named(tmp_path: Path) -> None:
 
 def test_of_an_unknown_message_it_is_said_who_says_it() -> None:
     log = "step 1\nn1:12:34 [0] misc/socket.cc:9 NCCL WARN odd: remote operation error\n"
-    found = _explain_text(SESSION, log, "", every=False)
+    found = explain(log)
     assert not found.known
     assert [clue.number for clue in found.clues] == [2]
     said = _format_text(found)
@@ -62,7 +67,7 @@ def test_of_an_unknown_message_it_is_said_who_says_it() -> None:
 
 def test_an_echo_is_shown_with_who_says_it() -> None:
     log = "n1:12:34 [0] misc/socket.cc:9 NCCL WARN odd: Broken pipe\n"
-    found = _explain_text(SESSION, log, "", every=False)
+    found = explain(log)
     assert [one.signature.id for one in found.shown] == ["system-broken-pipe"]
     assert [clue.number for clue in found.clues] == [1]
     said = _format_text(found)
@@ -71,7 +76,7 @@ def test_an_echo_is_shown_with_who_says_it() -> None:
 
 def test_where_the_cause_is_known_nobody_else_is_named() -> None:
     log = "srun: error: odd\nRuntimeError: CUDA error: uncorrectable ECC error encountered\n"
-    found = _explain_text(SESSION, log, "", every=False)
+    found = explain(log)
     assert found.shown
     assert found.clues == ()
 
@@ -83,7 +88,7 @@ def test_of_what_ended_well_nothing_else_is_said() -> None:
         "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?\n"
         "E1126 11:10:48.909 19061 torch/distributed/elastic/agent/server/api.py:1008] Error waiting on exit barrier.\n"
     )
-    found = _explain_text(SESSION, log, "", every=False, ended_well=True)
-    assert _format_text(found) == "it ended with 0"
-    found = _explain_text(SESSION, log, "", every=False)
+    found = explain(log, JobState("COMPLETED"))
+    assert _format_text(found) == ("COMPLETED: it ended with 0\n\n1 known message besides: --all")
+    found = explain(log)
     assert [one.signature.id for one in found.shown] == ["torchrun-store-gone"]

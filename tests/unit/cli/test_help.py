@@ -16,7 +16,7 @@ from hpcstack.cli.help_ import list_topics
 from hpcstack.core.data import find_howto_folder
 from hpcstack.core.errors import HpcstackError
 from hpcstack.diagnose.advice import report_wrong
-from hpcstack.diagnose.logs import read_signatures
+from hpcstack.diagnose.signatures import read_signatures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

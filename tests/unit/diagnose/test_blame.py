@@ -17,12 +17,13 @@ from hpcstack.diagnose.blame import (
     HANG,
     HEALTH,
     Blamed,
-    _read_end,
+    _blame_by_file,
     blame_by_health,
     blame_by_log,
     blame_by_stacks,
     choose_blamed,
 )
+from hpcstack.diagnose.read_log import read_log_text
 from hpcstack.launch import requeue
 from hpcstack.launch.requeue import find_requeueable, requeue_without
 from hpcstack.site.load import load_site
@@ -110,19 +111,25 @@ def test_ranks_whose_stacks_nobody_can_read_blame_no_node() -> None:
 def test_what_was_written_before_the_last_start_does_not_count() -> None:
     first = "hpcstack: rank 5 on n3 ended with 1 [0 5.0]"
     log = f"{ECC}\n{first}\nhpcstack: start 2 of job 7\nValueError: x\n"
-    assert blame_by_log(log + "hpcstack: rank 1 on n4 ended with 1 [0 9.0]\n", NODES) == []
+    assert (
+        blame_by_log(read_log_text(log + "hpcstack: rank 1 on n4 ended with 1 [0 9.0]\n"), NODES)
+        == []
+    )
     again = f"{log}{ECC}\nhpcstack: rank 1 on n4 ended with 1 [0 9.0]\n"
-    assert [one.node for one in blame_by_log(again, NODES)] == ["n4"]
+    assert [one.node for one in blame_by_log(read_log_text(again), NODES)] == ["n4"]
 
 
 def test_a_message_about_a_machine_blames_the_node_that_it_names_or_that_failed_first() -> None:
     first = "hpcstack: rank 5 on n3 ended with 1 [0 5.0]"
-    assert [one.node for one in blame_by_log(f"{ECC}\n{first}\n", NODES)] == ["n3"]
+    assert [one.node for one in blame_by_log(read_log_text(f"{ECC}\n{first}\n"), NODES)] == ["n3"]
     named = "salloc: error: Node failure on n2"
-    found = blame_by_log(named, NODES)
+    found = blame_by_log(read_log_text(named), NODES)
     assert [(one.node, one.by) for one in found] == [("n2", FAILURE)]
-    assert blame_by_log("salloc: error: Node failure on n22", NODES) == []
-    assert blame_by_log(f"ModuleNotFoundError: No module named 'x'\n{first}\n", NODES) == []
+    assert blame_by_log(read_log_text("salloc: error: Node failure on n22"), NODES) == []
+    assert (
+        blame_by_log(read_log_text(f"ModuleNotFoundError: No module named 'x'\n{first}\n"), NODES)
+        == []
+    )
 
 
 def rank(number: int, place: str) -> str:
@@ -141,18 +148,19 @@ def test_the_rank_that_stands_out_in_a_hang_blames_its_node() -> None:
     text = "".join(rank(number, SLEEPS if number == 2 else WAITS) for number in range(4))
     (one,) = blame_by_stacks(text)
     assert (one.node, one.by) == ("n3", HANG)
-    log = f"{text}hpcstack: nothing was written for 60 s: it is ended\n"
-    assert [one.node for one in blame_by_log(log, NODES)] == ["n3"]
-    assert blame_by_log(text, NODES) == [], "stacks alone end no job"
+    asked = "hpcstack: silent for 60 s: the ranks are asked what they do\n"
+    log = f"{asked}{text}hpcstack: nothing was written for 60 s: it is ended\n"
+    assert [one.node for one in blame_by_log(read_log_text(log), NODES)] == ["n3"]
+    assert blame_by_log(read_log_text(text), NODES) == [], "stacks alone end no job"
 
 
 def test_a_log_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     """Its user chose where the log is, and root may ask."""
     os.mkfifo(tmp_path / "pipe")
-    assert _read_end(tmp_path / "pipe") == ""
-    assert _read_end(tmp_path / "none") == ""
-    (tmp_path / "log").write_text("line\n")
-    assert _read_end(tmp_path / "log") == "line\n"
+    assert _blame_by_file(tmp_path / "pipe", NODES) == []
+    assert _blame_by_file(tmp_path / "none", NODES) == []
+    (tmp_path / "log").write_text(f"{ECC}\nhpcstack: rank 5 on n3 ended with 1 [0 5.0]\n")
+    assert [one.node for one in _blame_by_file(tmp_path / "log", NODES)] == ["n3"]
 
 
 @pytest.mark.parametrize("speaker", ["slurmstepd-n3: ", "[2026-01-02T03:04:05.123] ", ""])
@@ -161,8 +169,8 @@ def test_what_slurm_put_back_does_not_count_either(speaker: str) -> None:
     put_back = (
         f"{speaker}error: *** JOB 7 ON n3 CANCELLED AT 2026-01-02T03:04:05 DUE TO JOB REQUEUE ***"
     )
-    assert blame_by_log(f"{ECC}\n{first}\n", NODES)
-    assert blame_by_log(f"{ECC}\n{first}\n{put_back}\nValueError: x\n", NODES) == []
+    assert blame_by_log(read_log_text(f"{ECC}\n{first}\n"), NODES)
+    assert blame_by_log(read_log_text(f"{ECC}\n{first}\n{put_back}\nValueError: x\n"), NODES) == []
 
 
 def test_none_is_blamed_where_most_stand_out() -> None:

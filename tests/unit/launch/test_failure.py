@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcstack.launch.failure import find_failure
 from hpcstack.launch.script import render_failure_reader
+from support.log_reading import find_failure
 
 TRACE = """Traceback (most recent call last):
   File "/home/me/train.py", line 17, in <module>
@@ -232,17 +232,24 @@ CASES |= {
 }  # fmt: skip
 
 
-def by_awk(text: str, status: int, folder: Path, awk: str = "awk") -> tuple[int, str]:
+def by_python(text: str, status: int) -> tuple[int, str, str]:
+    """The status that counts, what is said, and the state in Slurm's word."""
+    failure = find_failure(text)
+    return *failure.end(status), failure.read_state(status).word
+
+
+def by_awk(text: str, status: int, folder: Path, awk: str = "awk") -> tuple[int, str, str]:
     (folder / "status").write_text(f"{status}\n")
     done = subprocess.run(
         [awk, "-v", f"ended_in={folder / 'status'}", render_failure_reader()], input=text.encode(),
         capture_output=True, check=True,
     )  # fmt: skip
-    *said, last = done.stdout.decode(errors="replace").splitlines()
+    *said, line = done.stdout.decode(errors="replace").splitlines()
+    last, word = line.split()
     assert not done.stderr and len(said) == (last != "0"), done
     head, _, tail = said[0].rpartition("; exit ") if said else ("hpcstack: ", "", last)
     assert tail == last
-    return int(last), head.removeprefix("hpcstack: ")
+    return int(last), head.removeprefix("hpcstack: "), word
 
 
 @pytest.mark.parametrize("awk", ["gawk", "mawk"])
@@ -251,11 +258,10 @@ def test_the_first_failure_is_named(name: str, awk: str, tmp_path: Path) -> None
     import shutil
 
     text, status, counts, said = CASES[name]
-    assert find_failure(text).end(status) == (counts, said)
-    if shutil.which(awk):
-        assert by_awk(text, status, tmp_path, awk) == (counts, said)
-    else:
-        assert by_awk(text, status, tmp_path) == (counts, said)
+    found = by_python(text, status)
+    assert found[:2] == (counts, said)
+    program = awk if shutil.which(awk) else "awk"
+    assert by_awk(text, status, tmp_path, program) == found
 
 
 # On Slurm 25.05 and newer by default, with LogTimeFormat=omit, rfc5424_ms and thread_id
@@ -280,8 +286,9 @@ def test_what_newer_versions_of_slurm_write_says_the_same(
     text, status, counts, said = CASES[name]
     text = re.sub(r"slurmstepd\S*: ", form, text)
     assert "slurmstepd-n" not in text
-    assert find_failure(text).end(status) == (counts, said)
-    assert by_awk(text, status, tmp_path) == (counts, said)
+    found = by_python(text, status)
+    assert found[:2] == (counts, said)
+    assert by_awk(text, status, tmp_path) == found
 
 
 LINES = st.sampled_from(
@@ -296,4 +303,16 @@ def test_awk_and_python_agree(
     lines: list[str], status: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     text = "".join(lines)
-    assert by_awk(text, status, tmp_path_factory.mktemp("awk")) == find_failure(text).end(status)
+    assert by_awk(text, status, tmp_path_factory.mktemp("awk")) == by_python(text, status)
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("cancelled", "CANCELLED"), ("time", "TIMEOUT"), ("node", "NODE_FAIL"), ("preempted", "PREEMPTED"),
+        ("the memory limit", "OUT_OF_MEMORY"), ("Pyxis refuses", "FAILED"), ("MPI_Abort", "FAILED"),
+    ],
+)  # fmt: skip
+def test_an_end_has_slurms_word(name: str, word: str) -> None:
+    text, status, *_ = CASES[name]
+    assert by_python(text, status)[2] == word

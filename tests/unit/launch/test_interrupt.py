@@ -17,13 +17,14 @@ import pytest
 from hpcstack.core import data
 from hpcstack.core.process import Completed, Runner
 from hpcstack.launch import interrupt
-from hpcstack.launch.failure import find_failure
 from hpcstack.launch.interrupt import Interruption, Told
 from hpcstack.launch.record import BEGAN, FILE
 from hpcstack.launch.stacks import name_account
 from hpcstack.launch.stderr import Stderr
 from hpcstack.render.launchers import wrap_rank
 from hpcstack.render.template import read_data_file
+from hpcstack.slurm.state import JobState
+from support.log_reading import find_failure
 
 COUNTS = """\
 import os, sys, time
@@ -212,6 +213,7 @@ class Program:
 
 
 KILLED = "interrupted; {} after 30 s; exit 130; log: {}/stderr.log"
+BY_USER = JobState("CANCELLED", 130, "Ctrl-C")
 OUTCOMES = {
     "0: hpcstack-interrupted: 4\n1: hpcstack-interrupted: 4\n": (
         Told(8, ()),
@@ -237,7 +239,7 @@ def test_the_first_waits_for_all_nodes_and_ends_the_step(answers: str, tmp_path:
     assert not program.ended
     assert interruption.told == OUTCOMES[answers][0]
     assert interruption.end(find_failure("")) == (
-        130,
+        BY_USER,
         "hpcstack: " + OUTCOMES[answers][1].format(tmp_path),
     )
 
@@ -258,7 +260,7 @@ def test_where_no_rank_can_be_told_the_step_is_ended(
     interruption = _launched(tmp_path, "3", cluster)
     interruption.answer(signal.SIGINT, program.terminate)
     assert cluster.cancelled == [("12.3",)]
-    assert interruption.end(find_failure("")) == (130, "hpcstack: interrupted; exit 130")
+    assert interruption.end(find_failure("")) == (BY_USER, "hpcstack: interrupted; exit 130")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -289,7 +291,18 @@ def test_a_term_is_handed_on_and_later_the_step_is_ended(
     interruption = _launched(tmp_path, "3", cluster)
     interruption.answer(number, program.terminate)
     assert cluster.cancelled == [("--signal=TERM", "12.3"), ("12.3",)]
-    assert not interruption.has_come
+    assert interruption.has_come is (number == signal.SIGHUP)
+
+
+def test_a_closed_terminal_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupt, "TIME_S", 0)
+    interruption = _launched(tmp_path, "3", Cluster(""))
+    interruption.answer(signal.SIGHUP, Program().terminate)
+    state, last = interruption.end(find_failure(FAILED.format("OSError: x\n")))
+    assert state == JobState("CANCELLED", 129, "a closed terminal")
+    assert last == (
+        "hpcstack: the terminal was closed: launch --batch goes on without one; exit 129"
+    )
 
 
 FAILED = "Traceback (most recent call last):\n{}hpcstack: rank 2 on n1 ended with 1 [0 5.0]\n"

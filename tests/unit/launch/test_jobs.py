@@ -14,7 +14,6 @@ from hpcstack.core.process import Completed, Runner
 from hpcstack.launch import record
 from hpcstack.launch.jobs import (
     JobPart,
-    describe_job_end,
     find_job_parts,
     find_logs,
     find_output,
@@ -77,7 +76,11 @@ def test_a_task_of_an_array_is_a_part_of_its_own() -> None:
     )
     (record,) = read_job_records(line)
     assert make_part(record) == JobPart(
-        "40_3", JobState("FAILED", 7), "NonZeroExitCode", (Path("/h/x-40_3.out"),)
+        "40_3",
+        JobState("FAILED", 7),
+        "NonZeroExitCode",
+        (Path("/h/x-40_3.out"),),
+        elapsed="00:00:09",
     )
 
 
@@ -173,7 +176,9 @@ def test_a_script_of_the_users_own_that_slurm_forgot(
     (tmp_path / "job.sh").write_text(script)
     (tmp_path / file).write_text("hello\n")
     slurm = Cluster(
-        sacct=accounted(("7", "FAILED", "1:0", str(tmp_path), "its-name", "me", "7", line))
+        sacct=accounted(
+            ("7", "FAILED", "1:0", "", "", "", "", str(tmp_path), "its-name", "me", "7", line)
+        )
     )
     assert find_job_parts("7", slurm) == [
         JobPart("7", JobState("FAILED", 1), files=(tmp_path / file,))
@@ -186,10 +191,8 @@ def test_the_state_that_slurm_says_now_counts(launches: Path) -> None:
         "7",
         Cluster("JobId=7 JobState=TIMEOUT Reason=TimeLimit ExitCode=0:15 RunTime=00:01:00 Power="),
     )
-    assert part.state.word == "TIMEOUT"
-    assert describe_job_end(
-        "7", Cluster("JobId=7 JobState=TIMEOUT Reason=TimeLimit RunTime=00:01:00 Power=")
-    ) == ("the time limit was reached")
+    assert part.state == JobState("TIMEOUT", 3)
+    assert part.describe() == "the time limit was reached"
 
 
 def test_the_launch_that_one_asks_about(launches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,6 +263,6 @@ def test_tasks_that_slurm_has_forgotten_count_as_they_were_recorded(launches: Pa
     assert {task: str(state) for task, state in list_task_states(array, known).items()} == {
         "0": "COMPLETED",
         "1": "FAILED, exit 3",
-        "2": "RUNNING",
+        "2": "COMPLETED",
     }
     assert len(list_task_states(array, {})) == 3

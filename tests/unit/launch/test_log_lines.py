@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
-from hpcstack.launch.log_lines import LABELS, Labels, decode_log
+from hpcstack.launch import log_lines
+from hpcstack.launch.log_lines import LABELS, Labels, read_blocks
+
+
+def read_all(data: bytes) -> str:
+    return b"".join(read_blocks(io.BytesIO(data))).decode(errors="replace")
+
 
 TEXT = "step 1\nKeyError: 'ä'\n"
 
@@ -21,12 +29,26 @@ TEXT = "step 1\nKeyError: 'ä'\n"
     ],
 )
 def test_a_log_is_text(data: bytes) -> None:
-    assert decode_log(data) == TEXT
+    assert read_all(data) == TEXT
 
 
 def test_what_is_no_text_is_kept_as_far_as_it_is() -> None:
-    assert decode_log(b"a\xff\xfeb") == "a\ufffd\ufffdb"
-    assert decode_log(b"") == ""
+    assert read_all(b"a\xff\xfeb") == "a\ufffd\ufffdb"
+    assert read_all(b"") == ""
+
+
+def test_terminals_commands_are_not_passed_on() -> None:
+    assert read_all(b"\x1b]0;title\x07\x1b[31mred\x1b[0m\r\nnext\x07\n") == "red\nnext\n"
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 7, 64])
+def test_blocks_are_whole_lines(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_lines, "BLOCK", size)
+    for text in ("", "one\ntwo\nthree", "ä\n" * 5, "a long line\nb\n"):
+        for encoding in ("utf-8", "utf-16"):
+            blocks = list(read_blocks(io.BytesIO(text.encode(encoding))))
+            assert b"".join(blocks).decode() == text
+            assert all(block.endswith(b"\n") or len(block) > size for block in blocks[:-1])
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from hpcstack.launch import record
 from hpcstack.launch.plan import Plan
 from hpcstack.launch.variables import ValueOrigin, Variable
 from hpcstack.runtimes import Part
+from hpcstack.slurm.state import UNKNOWN, JobState
 from hpcstack.store.artifact import Artifact
 
 ARTIFACT = Artifact(
@@ -56,11 +57,11 @@ def test_secrets_are_not_kept(name: str, value: str, hidden: bool) -> None:
 def test_a_launch_is_found_by_job_step_and_folder(state: Path) -> None:
     first, second = begin(), begin()
     (first / record.BEGAN).write_text("7\n0\nnode[1-2]\n")  # as on-node/began.sh writes it
-    record.write_end(first, 3)
+    record.write_end(first, JobState("CANCELLED", 143, "Ctrl-C"))
     assert record.find_launch("7").folder == first
-    assert record.find_launch("7.0").status == 3
+    assert record.find_launch("7.0").state == JobState("CANCELLED", 143, "Ctrl-C")
     assert record.find_launch("").folder == second
-    assert record.find_launch(second.name).status is None
+    assert record.find_launch(second.name).state == UNKNOWN
     with pytest.raises(InputError, match="no launch 9"):
         record.find_launch("9")
 

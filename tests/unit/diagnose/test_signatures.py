@@ -13,15 +13,8 @@ from pathlib import Path
 import pytest
 
 from hpcstack.core.yaml import parse_yaml
-from hpcstack.diagnose.logs import (
-    explain_log,
-    find_end,
-    list_literals,
-    read_signatures,
-    select_relevant,
-    strip_escapes,
-)
-from hpcstack.launch.failure import find_failure
+from hpcstack.diagnose.read_log import NEVER, explain_log, read_log_text
+from hpcstack.diagnose.signatures import list_literals, read_signatures
 from support.clock import processor_seconds
 
 DATA = Path(__file__).parents[2] / "data"
@@ -142,12 +135,11 @@ def test_the_literals_of_a_pattern(pattern: str, literal: tuple[str, ...]) -> No
     assert list_literals(pattern) == literal
 
 
-def test_most_signatures_need_no_look_at_every_line() -> None:
-    assert sum(not signature.literals for signature in read_signatures()) < len(IDS) / 50
+def test_no_signature_needs_a_look_at_every_line() -> None:
+    assert [signature.id for signature in read_signatures() if not signature.literals] == []
 
 
 def test_terminals_commands_are_not_passed_on() -> None:
-    assert strip_escapes("\x1b[31mred\x1b[0m\rnext\x07\x9b") == "red\nnext"
     finding = explain_log("\x1b]0;title\x07" + LINES["slurm-oom-kill"] + "\x1b[2J")[0]
     assert "\x1b" not in finding.line
 
@@ -189,9 +181,7 @@ def test_what_srun_says_of_others_counts_until_the_step_is_ended() -> None:
         (rank + end + killed, False),
         (killed, True),
     ):
-        ids = [
-            one.signature.id for one in select_relevant(explain_log(text), find_failure(text), text)
-        ]
+        ids = [one.signature.id for one in read_log_text(text).list_causes()]
         assert ("slurm-task-killed" in ids) is there, text
     # a bus error of the launcher on the other node, whose image went away: an echo, in whatever
     # words
@@ -205,23 +195,18 @@ def test_what_srun_says_of_others_counts_until_the_step_is_ended() -> None:
         (python + rank + end, True),
         (python + end, True),
     ):
-        ids = [
-            one.signature.id for one in select_relevant(explain_log(text), find_failure(text), text)
-        ]
+        ids = [one.signature.id for one in read_log_text(text).list_causes()]
         assert ("system-bus-error" in ids) is there and "slurm-task-bus-error" not in ids, text
     # memory is what Slurm speaks of when all is over
     text = rank.replace("with 1", "with 137") + end + LINES["slurm-oom-kill"]
-    assert (
-        select_relevant(explain_log(text), find_failure(text), text)[0].signature.id
-        == "slurm-oom-kill"
-    )
+    assert read_log_text(text).list_causes()[0].signature.id == "slurm-oom-kill"
     assert [
-        find_end(text)
+        read_log_text(text).step_ends
         for text in (end, "a\n" + end, "a\nb\n", "hpcstack: nothing was written for 9 s: x\n")
     ] == [
         1,
         2,
-        4,
+        NEVER,
         1,
     ]
 
@@ -230,15 +215,13 @@ def test_what_another_rank_says_is_an_echo() -> None:
     closed = LINES["nccl-remote-error"]
     for rank, there in ((0, True), (1, False)):
         text = f"[rank{rank}]: {closed}\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\n"
-        assert bool(select_relevant(explain_log(text), find_failure(text), text)) is there, text
+        assert bool(read_log_text(text).list_causes()) is there, text
 
 
 def test_why_slurm_ended_it_stands_in_the_line_that_says_so() -> None:
     for known in ("slurm-preempted", "slurm-time-limit", "slurm-cancelled-node-failure"):
         text = LINES[known] + "\nRuntimeError: Connection closed by peer\n"
-        ids = [
-            one.signature.id for one in select_relevant(explain_log(text), find_failure(text), text)
-        ]
+        ids = [one.signature.id for one in read_log_text(text).list_causes()]
         assert known in ids, known
 
 
@@ -246,7 +229,7 @@ def test_a_progress_bar_does_not_shift_the_lines() -> None:
     text = (
         "1%\r2%\r3%\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\nFatal Python error: Bus error\n"
     )
-    assert not select_relevant(explain_log(text), find_failure(text), text)
+    assert not read_log_text(text).list_causes()
 
 
 def test_pips_isolated_builds_are_named_where_pip_ran() -> None:
@@ -255,7 +238,7 @@ def test_pips_isolated_builds_are_named_where_pip_ran() -> None:
         (line, "pip-module-missing"),
         (f"Building wheel for x\n{line}", "pip-build-module-missing"),
     ):
-        assert select_relevant(explain_log(text), find_failure(text), text)[0].signature.id == first
+        assert read_log_text(text).list_causes()[0].signature.id == first
 
 
 def test_r9_what_nvidias_scripts_say_on_every_start_is_not_blamed() -> None:
@@ -263,7 +246,7 @@ def test_r9_what_nvidias_scripts_say_on_every_start_is_not_blamed() -> None:
     nothing comes of it.
     """
     harmless = "rm: cannot remove '/usr/local/cuda/compat/lib': Read-only file system"
-    assert explain_log(f"{harmless}\n" * 8) == []
+    assert explain_log(f"{harmless}\n" * 8) == ()
     (found,) = explain_log(f"{harmless}\n{LINES['cuda-ptx-unsupported-toolchain']}\n")
     assert found.signature.id == "cuda-ptx-unsupported-toolchain"
     assert {

@@ -1,0 +1,118 @@
+"""The last lines of a job's logs, and what is written to them while the job goes on."""
+
+from __future__ import annotations
+
+import collections
+import time
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+from hpcstack.core.errors import InputError
+from hpcstack.launch.log_lines import read_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+STEP = 64 << 10  # bytes by which the search for the last lines goes back
+LOOK_S = 0.25  # between two looks at the files
+ASK_S = 2.0, 15.0  # between two questions to Slurm: while something comes of it, and at most
+
+
+def read_last_lines(path: Path, count: int) -> list[str]:
+    """Return the last COUNT lines of the log at PATH; 0 means all of them.
+
+    Raise InputError where it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            if count:
+                file.seek(_find_last(file, count))
+            lines: collections.deque[bytes] = collections.deque(maxlen=count or None)
+            for block in read_blocks(file):
+                lines.extend(block.splitlines())
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    return [line.decode("utf-8", "replace") for line in lines]
+
+
+def _find_last(file: IO[bytes], count: int) -> int:
+    """Return where in FILE at least its last COUNT lines begin, or its beginning."""
+    if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+        return 0  # UTF-16, of which no part says so
+    at = file.seek(0, 2)
+    ends = 0
+    while at and ends <= count:
+        size = min(STEP, at)
+        at = file.seek(at - size)
+        ends += file.read(size).count(b"\n")
+    return at
+
+
+@dataclass
+class _Followed:
+    """A log that is followed: the open file, and what its last line has so far."""
+
+    file: IO[bytes]
+    rest: bytes = b""
+
+    def read_lines(self) -> list[bytes]:
+        """Return the lines that are complete now. A file that was cut is read from its beginning."""
+        at = self.file.tell()
+        if self.file.seek(0, 2) < at:
+            at = 0
+            self.rest = b""
+        self.file.seek(at)
+        *lines, self.rest = (self.rest + self.file.read()).split(b"\n")
+        return lines
+
+
+def follow_logs(
+    find: Callable[[], Sequence[Path]],
+    is_over: Callable[[], bool],
+    count: int,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[tuple[Path, str]]:
+    """Yield (path, line) of the logs that a job writes, as they come, until the job is over.
+
+    FIND returns the logs that are there by now, and IS_OVER whether the job has ended; both ask Slurm,
+    so they are called more seldom the longer nothing is written. First come the last COUNT lines of
+    each log, or all where it is 0.
+    """
+    followed: dict[Path, _Followed] = {}
+    wait = ASK_S[0]
+    passed = wait
+    over = False
+    while True:
+        if passed >= wait:
+            passed = 0.0
+            wait = min(2 * wait, ASK_S[1])
+            over = is_over()
+            for path in find():
+                if path not in followed:
+                    file = path.open("rb")  # followed until the job ends
+                    if count:
+                        file.seek(_find_last(file, count))
+                    followed[path] = _Followed(file)
+                    skipped = followed[path].read_lines()
+                    yield from (
+                        (path, line.decode("utf-8", "replace")) for line in skipped[-count:]
+                    )
+
+        has_come = False
+        for path, log in followed.items():
+            for line in log.read_lines():
+                has_come = True
+                yield path, line.decode("utf-8", "replace")
+        if has_come:
+            wait = ASK_S[0]
+            continue
+        if over:
+            break
+        sleep(LOOK_S)
+        passed += LOOK_S
+
+    for path, log in followed.items():
+        if log.rest:
+            yield path, log.rest.decode("utf-8", "replace")
+        log.file.close()

@@ -1,0 +1,98 @@
+"""A log is read once, in blocks: what is spared changes nothing of what is found."""
+
+from __future__ import annotations
+
+import io
+import tracemalloc
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from hpcstack.diagnose.read_log import NEVER, explain_log, read_log, read_log_text
+from hpcstack.launch import log_lines
+from hpcstack.launch.log_lines import read_blocks
+from support.log_reading import find_failure
+
+from ..launch.test_failure import CASES
+
+PLAIN = [
+    "step 12 loss 2.31\n", "step 13 loss 2.29\n", "  indented\n", "\n", "epoch 3: 10%|#   | 1/10\n", "10%|#\r 20%|##\r\n",
+    "saved /d/ckpt-7.pt\n", "[rank0]: step 9\n", "[rank1]: step 9\n", "[rank1]: warmed up\n", "[default3]:step 4\n",
+    "node12: step 9\n", "node13: Traceback (most recent call last):\n", "node13: step 7\n", "UserWarning: old\n", "[W1127 12:00:00] odd\n",
+    "KeyError: 'x'\n", 'bad: row 17\n', '  File "/d/a.py", line 3, in f\n', "Traceback (most recent call last):\n",
+    "[rank1]: Traceback (most recent call last):\n", '[rank1]:   File "/d/b.py", line 9, in g\n', "[rank1]: BadData: row 9\n",
+    "hpcstack: rank 1 on n2 ended with 1 [0 7.5]\n", "hpcstack: rank 0 on n1 ended with 1 [0 8.5]\n", "hpcstack: start 2 of job 7\n",
+]  # fmt: skip
+LINES = st.sampled_from(
+    [line for text, *_ in CASES.values() for line in text.splitlines(keepends=True)] + PLAIN * 4
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(lines=st.lists(LINES, max_size=40), size=st.sampled_from([4096, 1 << 20]))
+def test_what_is_spared_changes_nothing(lines: list[str], size: int) -> None:
+    text = "".join(lines)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_lines, "BLOCK", size)
+        found = read_log(read_blocks(io.BytesIO(text.encode()))).failure
+    whole = find_failure(text)
+    for status in (1, 125, 143):
+        assert found.end(status) == whole.end(status)
+        assert found.read_state(status) == whole.read_state(status)
+    assert found.has_a_reason == whole.has_a_reason
+    assert found.line == whole.line
+
+
+def test_lines_that_differ_in_numbers_alone_are_told_apart() -> None:
+    xid = "NVRM: Xid (PCI:0000:01:00): {}, pid='<unknown>', name=<unknown>\n"
+    found = explain_log(xid.format(48) * 3 + xid.format(95))
+    assert {one.signature.id: (one.number, one.count) for one in found} == {
+        "cuda-xid-48-double-bit": (1, 3),
+        "cuda-xid-95-uncontained": (4, 1),
+    }
+
+
+def test_a_line_is_numbered_as_an_editor_does() -> None:
+    ended = "hpcstack: rank 0 on n1 ended with 1 [0 5.0]"
+    text = f"1%\r2%\r3%\n{'x' * 200_000}\n\na\r\nb\n{ended}\n"
+    assert read_log_text(text).rank_ends == 6
+
+
+def test_only_the_last_start_counts() -> None:
+    ecc = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    again = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026 DUE TO JOB REQUEUE ***\n"
+    reading = read_log_text(f"{ecc}step 1\n{again}step 1\nValueError: x\n")
+    assert [one.signature.id for one in reading.found if one.number < 3] == []
+    assert reading.step_ends == 3
+    reading = read_log_text(f"{ecc}hpcstack: start 2 of job 7\nstep 1\n")
+    assert (reading.found, reading.step_ends) == ((), NEVER)
+
+
+def test_what_hpcstack_refuses_is_said_with_what_to_do() -> None:
+    text = "ERROR: there is no stack 'x'\n  TIP: hpcstack list\n  READ: hpcstack help build\nbye\n"
+    assert read_log_text(text).refusal.splitlines() == [
+        "there is no stack 'x'", "  TIP: hpcstack list", "  READ: hpcstack help build",
+    ]  # fmt: skip
+    assert read_log_text("ERROR: of somebody else\nbye\n").refusal == ""
+
+
+@pytest.mark.parametrize("kind", ["steps", "bars", "one line", "words"])
+def test_a_long_log_needs_little_memory(kind: str) -> None:
+    line = {
+        "steps": "step 1000 loss 2.71828 lr 0.0001 tokens/s 123456\n",
+        "bars": " 10%|###       | 100/1000 [00:10<01:30, 10.00it/s]\r",
+        "one line": "0123456789abcdef",
+        "words": "",
+    }[kind]
+    data = (line * (1 + (32 << 20) // max(len(line), 1))).encode()[: 32 << 20]
+    if kind == "words":
+        data = b"".join(b"%x is at %x\n" % (n * 7919, n * 104729) for n in range(1_000_000))
+    data += b"\nslurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n"
+    tracemalloc.start()
+    reading = read_log(read_blocks(io.BytesIO(data)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [one.signature.id for one in reading.found] == ["slurm-time-limit"]
+    assert peak < 150 << 20, peak
+    assert reading.failure.read_state(1).word == "TIMEOUT"
