@@ -402,7 +402,7 @@ def _judge_flights(folder: Path, fault: str) -> dict[str, Any]:
 def _explain(folder: Path) -> dict[str, Any]:
     """`explain` must know what rank 0's log ends with."""
     try:
-        from hpcstack.diagnose.read_log import explain_log
+        from hpcstack.diagnose.examine_log import explain_log
     except ImportError as error:
         return row("SKIP", "explain", f"hpcstack's own libraries are not here: {error}")
     found = explain_log((folder / "rank-0.log").read_text(errors="replace"))

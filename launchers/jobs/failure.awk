@@ -36,7 +36,8 @@ function forget() { # all but the labels: the job starts again, and writes into 
     rank = host = task = told = silent = starts = pyxis = aborted = said_then = last_words = ""
     out_of_memory = others_are_ended = ended = last = first = kept = 0
     split("", why); split("", at); split("", place); split("", own); split("", open); split("", inside)
-    split("", harmless); split("", went_on); split("", wrong); split("", last_of_rank); split("", order); split("", place_of)
+    left = ""
+    split("", groups); split("", harmless); split("", went_on); split("", wrong); split("", last_of_rank); split("", order); split("", place_of)
 }
 function exception(rank) { return rank in why ? why[rank] (rank in at ? " (" at[rank] ")" : "") : "" }
 function reason() { # of what the rank that failed first has failed, as far as it has said so
@@ -73,6 +74,11 @@ BEGIN {
     of = ""
     for (taken = 0; taken < MOST_LABELS && take_label(); taken++);
 }
+(of in open) || (of in groups) { # the tree of an exception group has a margin
+    if (/^ +[+][-+ ]/) { if (!/Traceback/) $0 = "" }
+    else if (/^ +[|]/) sub(/^ +[|] ?/, "")
+    else delete groups[of]
+}
 { # a progress bar may stand before what is said
     from = 0
     for (n in BEGINS) {
@@ -94,6 +100,7 @@ BEGIN {
     }
     next
 }
+/^hpcstack: rank [0-9]+ on [^ ]+ had left before$/ { if (host == "") left = "rank " $3 " on " $5; next }
 /^srun: error: [^ ]+: tasks? [0-9,-]+: Exited with exit code [0-9]+$/ {
     if (task == "" && told == "" && !others_are_ended) { task = $5; sub(/:$/, "", task); sub(/[,-].*/, "", task); on = $3; sub(/:$/, "", on); code = $NF }
     next
@@ -157,7 +164,8 @@ aborted == "" && host == "" && (/^MPI_ABORT was invoked on rank [0-9]+ / || /^Ab
     # a rank that was interrupted may fail of something else as it ends; one that went on had caught the one before
     as_it_ended = (of in why) && why[of] ~ /^KeyboardInterrupt/ && $0 !~ /^KeyboardInterrupt/
     was_caught = (of in went_on) && host == "" && !is_victim($0)
-    if ((of in open) && (!(of in why) || as_it_ended || was_caught) && !(of in harmless) && $0 !~ /ChildFailedError/) {
+    of_group = (of in groups) && (of in why) && (why[of] ~ /^[A-Za-z_.]*ExceptionGroup: / || is_victim(why[of]))
+    if (((of in open) || (of in groups)) && (!(of in why) || as_it_ended || was_caught || of_group) && !(of in harmless) && $0 !~ /ChildFailedError/) {
         why[of] = substr($0, 1, 300)
         order[++kept] = of
         place_of[of] = kept
@@ -166,6 +174,7 @@ aborted == "" && host == "" && (/^MPI_ABORT was invoked on rank [0-9]+ / || /^Ab
         if (of in own) at[of] = own[of]
         else if (of in place) at[of] = place[of]
     }
+    if (/^[A-Za-z_.]*ExceptionGroup: /) groups[of] = 1
     delete open[of]
     delete harmless[of]
     delete inside[of]
@@ -187,9 +196,10 @@ END {
         status = ended
         said = reason()
         if (ended == 137 && out_of_memory && said == "killed by SIGKILL: " MEANING["OUT_OF_MEMORY"]) word = "OUT_OF_MEMORY"
+        before = (left != "" && is_victim(said)) ? left " had ended before, without an error; then " : ""
         if (said != "") said = ": " said
         else if (last_words != "") said = "; the last line before: " last_words
-        said = "rank " rank " on " host " failed first" said
+        said = before "rank " rank " on " host " failed" (before == "" ? " first" : "") said
     } else if (task != "" && status != 125 && !ended_by_slurm()) {
         status = code
         said = first_exception()

@@ -28,7 +28,7 @@ from hpcstack.core.files import digest_of
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
 from hpcstack.core.yaml import parse_yaml
-from hpcstack.diagnose.read_log import explain_log
+from hpcstack.diagnose.examine_log import explain_log
 from hpcstack.diagnose.signatures import read_signatures
 from hpcstack.lock.model import Lock
 from hpcstack.recipe.catalog import Catalog

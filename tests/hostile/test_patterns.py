@@ -13,7 +13,7 @@ from hpcstack.core.yaml import parse_yaml
 from support.adversarial import LARGE, LINEAR, SMALL, find_growth, make_strings, sample_parts
 
 READERS = (
-    "hpcstack.diagnose.read_log",
+    "hpcstack.diagnose.examine_log",
     "hpcstack.diagnose.signatures",
     "hpcstack.diagnose.speakers",
     "hpcstack.core.usage_line",

@@ -1,4 +1,4 @@
-"""The whole text of a log, fed line by line: what `read_log` spares itself."""
+"""The whole text of a log, fed line by line: what `examine_log` spares itself."""
 
 from __future__ import annotations
 

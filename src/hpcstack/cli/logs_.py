@@ -1,7 +1,6 @@
 """`hpcstack logs`.
 
-Tested in tests/hostile/test_second_round.py, tests/integration/test_ends.py and
-tests/integration/test_job_verbs.py.
+Tested in tests/integration/test_ends.py and tests/integration/test_job_verbs.py.
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.errors import HpcstackError, format_count
-from hpcstack.diagnose.read_log import read_log
+from hpcstack.diagnose.examine_log import examine_log
 from hpcstack.launch.failure import EndedBy
 from hpcstack.launch.hang import group_by_step, judge_ranks, parse_ranks
 from hpcstack.launch.hang_report import report_hang
 from hpcstack.launch.jobs import find_logs
-from hpcstack.launch.log_lines import read_blocks
+from hpcstack.launch.log_lines import read_log_blocks
 from hpcstack.launch.stacks import ask_job, parse_job
 from hpcstack.render.launchers import render_health
 from hpcstack.slurm.client import Client
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcstack.core.process import Runner
-    from hpcstack.diagnose.read_log import LogReading
+    from hpcstack.diagnose.examine_log import LogReading
     from hpcstack.launch.requeue import Requeueable
     from hpcstack.site.load import Site
 
@@ -116,7 +116,7 @@ def _blame_by_file(path: Path, nodes: Sequence[str]) -> list[Blamed]:
             if not stat.S_ISREG(found.st_mode):
                 return []
             file.seek(max(0, found.st_size - LOG_BYTES))
-            return blame_by_log(read_log(read_blocks(file)), nodes)
+            return blame_by_log(examine_log(read_log_blocks(file)), nodes)
     except OSError:
         return []
 

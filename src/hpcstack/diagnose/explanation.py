@@ -2,6 +2,8 @@
 
 Slurm's state decides what may be said behind it. What a program wrote while it was being ended
 explains nothing, and of what ended well nothing needs to be explained.
+
+Tested in tests/unit/cli/test_explain.py and tests/integration/test_ends.py.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.diagnose.read_log import OUT_OF_MEMORY, LogReading, read_log
+from hpcstack.diagnose.examine_log import OUT_OF_MEMORY, LogReading, examine_log
 from hpcstack.diagnose.speakers import find_clues
 from hpcstack.launch.failure import EndedBy
 from hpcstack.launch.hang import describe_ranks, parse_ranks
@@ -25,7 +27,7 @@ from hpcstack.launch.jobs import (
     list_logs,
     may_have_changed,
 )
-from hpcstack.launch.log_lines import read_blocks
+from hpcstack.launch.log_lines import read_log_blocks
 from hpcstack.slurm.state import UNKNOWN, JobState
 
 if TYPE_CHECKING:
@@ -94,7 +96,7 @@ def read_files(paths: Sequence[Path], progress: Progress, most: int = 0) -> LogR
 
     Raise InputError where one cannot be read.
     """
-    return read_log(_list_blocks(paths, progress, most))
+    return examine_log(_list_blocks(paths, progress, most))
 
 
 def _list_blocks(paths: Sequence[Path], progress: Progress, most: int) -> Iterator[bytes]:
@@ -104,7 +106,7 @@ def _list_blocks(paths: Sequence[Path], progress: Progress, most: int) -> Iterat
                 size = os.fstat(file.fileno()).st_size
                 if most:
                     file.seek(max(0, size - most))
-                for block in read_blocks(file):
+                for block in read_log_blocks(file):
                     progress.amount(str(path), file.tell(), size)
                     yield block
         except OSError as error:
@@ -113,7 +115,7 @@ def _list_blocks(paths: Sequence[Path], progress: Progress, most: int) -> Iterat
 
 def explain_file(file: IO[bytes], *, every: bool) -> Explained:
     """Explain FILE, a log of which nobody knows the job. EVERY keeps what explains little."""
-    reading = read_log(read_blocks(file))
+    reading = examine_log(read_log_blocks(file))
     return explain_reading(reading, JobPart(""), every=every)
 
 

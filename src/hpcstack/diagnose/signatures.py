@@ -1,7 +1,7 @@
 """The known messages, each with its cause and what to type next.
 
 They are data, called signatures: facts/signatures*.yaml, each with the source of what it says.
-A log may have millions of lines, so `read_log` tries a pattern only on lines that have a literal part
+A log may have millions of lines, so `examine_log` tries a pattern only on lines that have a literal part
 of it: `literals`, of which each signature has some.
 """
 

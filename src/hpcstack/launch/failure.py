@@ -20,6 +20,8 @@ from hpcstack.slurm.step_messages import ENDED, SPEAKER
 # Rank, host, exit status, [how often it was started again, the second of its end]. A `date` without
 # %N leaves that sign behind.
 RANK = re.compile(r"hpcstack: rank (\d+) on (\S+) ended with (\d+) \[(\d+) (\d+(?:\.\d+)?)\.?N?\]")
+# What a rank says that fails while another one of its node is gone, which has not failed
+LEFT = re.compile(r"hpcstack: rank (\d+) on (\S+) had left before")
 TASK = re.compile(
     r"srun: error: (\S{1,256}): tasks? (\d{1,9})[\d,-]{0,2000}: Exited with exit code (\d{1,9})"
 )
@@ -90,6 +92,10 @@ EXCEPTION = re.compile(
 )
 # An exception of any name, where it stands right below a traceback's frames
 ANY_EXCEPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(: |$)")
+# Python draws a tree of the exceptions of a group: a margin before each line, and rules between them
+GROUP = re.compile(r"[A-Za-z_.]*ExceptionGroup: ")
+MARGIN = re.compile(r" +[|] ?")
+RULE = re.compile(r" +[+][-+ ]")
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")
 TRACEBACK = "Traceback (most recent call last):"
 INTERRUPT = "KeyboardInterrupt"
@@ -134,6 +140,8 @@ TELLING = re.compile(
             FILE,
             EXCEPTION,
             WRONG_OPTION,
+            MARGIN,
+            RULE,
         )
     )
 )
@@ -185,6 +193,7 @@ class Failure:
     why: dict[str, str] = field(default_factory=dict)  # the exception, with the place
     harmless: set[str] = field(default_factory=set)  # ranks in a traceback that ends nothing
     went_on: set[str] = field(default_factory=set)  # ranks that wrote something after an exception
+    groups: set[str] = field(default_factory=set)  # ranks in the tree of an exception group
     labels: Labels = field(default_factory=Labels)
     # Other reasons
     said: str = ""  # what was said without a rank when the first one ended; the rest are echoes
@@ -192,6 +201,7 @@ class Failure:
     aborted: str = ""  # what MPI_Abort said
     last: dict[str, str] = field(default_factory=dict)  # the last line that may be a reason
     last_words: str = ""  # that of the rank that failed first
+    left: str = ""  # the rank, with its node, that had left before the first one failed
     out_of_memory: bool = False
     others_are_ended: bool = False  # by Slurm, because one task has failed
     starts: str = ""  # why a program could not start
@@ -200,11 +210,16 @@ class Failure:
     def feed(self, line: str) -> None:
         """Read one LINE of the step's standard error, without its newline."""
         rank, line = self.labels.split(line)
+        if rank in self.open or rank in self.groups:
+            line = self._strip_margin(rank, line)
         line = _find_message(line)
         if STARTED_AGAIN.match(line):
             self._forget()
         elif found := RANK.fullmatch(line):
             self._read_end_of_rank(found)
+        elif found := LEFT.fullmatch(line):
+            if not self.host:
+                self.left = f"rank {found[1]} on {found[2]}"
         elif self._read_word_of_slurm(line):
             return
         elif not self.starts and not self.host and STARTS.fullmatch(line):
@@ -312,14 +327,29 @@ class Failure:
         # ends, and one that went on after an exception had caught it.
         as_it_ended = known.startswith(INTERRUPT) and not line.startswith(INTERRUPT)
         was_caught = rank in self.went_on and not self.host and not VICTIM.search(line)
-        is_new = not known or as_it_ended or was_caught
-        if rank in self.open and is_new and not harmless:
+        # Of a group, the first that no other rank was the cause of counts, and not the group itself.
+        is_in_group = rank in self.groups
+        is_of_group = is_in_group and bool(GROUP.match(known) or VICTIM.search(known))
+        is_new = not known or as_it_ended or was_caught or is_of_group
+        if (rank in self.open or is_in_group) and is_new and not harmless:
             place = self.own.get(rank) or self.place.get(rank)
             self.why.pop(rank, None)  # their order is that in which they came
             self.why[rank] = line[:300] + (f" ({place})" if place else "")
             self.went_on.discard(rank)
+        if GROUP.match(line):
+            self.groups.add(rank)
         self.open.discard(rank)
         self.harmless.discard(rank)
+
+    def _strip_margin(self, rank: str, line: str) -> str:
+        """Return LINE of RANK without the margin of an exception group's tree, if it has one."""
+        if RULE.match(line):
+            return line if "Traceback" in line else ""
+        margin = MARGIN.match(line)
+        if margin:
+            return line[margin.end() :]
+        self.groups.discard(rank)
+        return line
 
     def _read_other(self, rank: str, line: str) -> None:
         """Read LINE of RANK, which is no part of a traceback."""
@@ -350,9 +380,14 @@ class Failure:
         if status == 0:
             return JobState("COMPLETED"), ""
         if self.host:
-            said = f"rank {self.rank} on {self.host} failed first"
+            who = f"rank {self.rank} on {self.host}"
+            said = f"{who} failed first"
             reason = self._find_reason()
-            if reason:
+            if self.left and VICTIM.search(reason):
+                said = (
+                    f"{self.left} had ended before, without an error; then {who} failed: {reason}"
+                )
+            elif reason:
                 said += f": {reason}"
             elif self.last_words:
                 said += f"; the last line before: {self.last_words}"

@@ -35,7 +35,7 @@ JUST_STARTED = re.compile(r"00:00:\d\d")
 DEFAULT_OUTPUT, DEFAULT_ARRAY_OUTPUT = "slurm-%j.out", "slurm-%A_%a.out"
 MOST_OF_A_SCRIPT = 1 << 20  # bytes that are read of a job script
 NO_REASONS = ("", "None")
-NEVER_STARTED = ("00:00:00",)  # how long such a job has run
+NO_NODES = ("", "None assigned", "(null)")  # of a job that has not started, as Slurm says it
 
 
 class NotStarted(InputError):
@@ -89,7 +89,7 @@ class JobPart:
             return said
         if self.state.word == "TIMEOUT" and self.limit:
             return f"{said}: {self.limit}"
-        if self.state.word == "CANCELLED" and self.elapsed in NEVER_STARTED:
+        if self.state.word == "CANCELLED" and self.elapsed == "00:00:00" and self.nodes in NO_NODES:
             return f"{said} before it started"
         if self.state.word == "CANCELLED" and self.elapsed:
             return f"{said}, after {self.elapsed}"

@@ -62,7 +62,7 @@ _NUMBER = re.compile(r"\d+")
 _COMPILED = tuple((label, re.compile(label.pattern)) for label in LABELS)
 
 
-def read_blocks(file: IO[bytes]) -> Iterator[bytes]:
+def read_log_blocks(file: IO[bytes]) -> Iterator[bytes]:
     """Yield FILE, a log, in blocks of whole lines: as UTF-8, without what controls a terminal.
 
     Of a line that is longer than a block there are several, cut where it was drawn over itself.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.launch.log_lines import read_blocks
+from hpcstack.launch.log_lines import read_log_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ def read_last_lines(path: Path, count: int) -> list[str]:
             if count:
                 file.seek(_find_last(file, count))
             lines: collections.deque[bytes] = collections.deque(maxlen=count or None)
-            for block in read_blocks(file):
+            for block in read_log_blocks(file):
                 lines.extend(block.splitlines())
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from hpcstack.cli.explain_ import _format_text
 from hpcstack.core.progress import Progress
+from hpcstack.diagnose.examine_log import examine_text
 from hpcstack.diagnose.explanation import Explained, explain_array, explain_reading
-from hpcstack.diagnose.read_log import read_log_text
 from hpcstack.launch.jobs import JobPart
 from hpcstack.slurm.state import UNKNOWN, JobState
 
@@ -19,7 +19,7 @@ ENDED = "hpcstack: rank 0 on n1 ended with 1 [0 5.0]\n"
 
 
 def explain(log: str, state: JobState = UNKNOWN, *, every: bool = False) -> Explained:
-    return explain_reading(read_log_text(log), JobPart("7", state), every=every)
+    return explain_reading(examine_text(log), JobPart("7", state), every=every)
 
 
 def part(folder: Path, task: int, state: JobState, text: str = "") -> JobPart:

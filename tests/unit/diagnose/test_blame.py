@@ -23,7 +23,7 @@ from hpcstack.diagnose.blame import (
     blame_by_stacks,
     choose_blamed,
 )
-from hpcstack.diagnose.read_log import read_log_text
+from hpcstack.diagnose.examine_log import examine_text
 from hpcstack.launch import requeue
 from hpcstack.launch.requeue import find_requeueable, requeue_without
 from hpcstack.site.load import load_site
@@ -112,22 +112,22 @@ def test_what_was_written_before_the_last_start_does_not_count() -> None:
     first = "hpcstack: rank 5 on n3 ended with 1 [0 5.0]"
     log = f"{ECC}\n{first}\nhpcstack: start 2 of job 7\nValueError: x\n"
     assert (
-        blame_by_log(read_log_text(log + "hpcstack: rank 1 on n4 ended with 1 [0 9.0]\n"), NODES)
+        blame_by_log(examine_text(log + "hpcstack: rank 1 on n4 ended with 1 [0 9.0]\n"), NODES)
         == []
     )
     again = f"{log}{ECC}\nhpcstack: rank 1 on n4 ended with 1 [0 9.0]\n"
-    assert [one.node for one in blame_by_log(read_log_text(again), NODES)] == ["n4"]
+    assert [one.node for one in blame_by_log(examine_text(again), NODES)] == ["n4"]
 
 
 def test_a_message_about_a_machine_blames_the_node_that_it_names_or_that_failed_first() -> None:
     first = "hpcstack: rank 5 on n3 ended with 1 [0 5.0]"
-    assert [one.node for one in blame_by_log(read_log_text(f"{ECC}\n{first}\n"), NODES)] == ["n3"]
+    assert [one.node for one in blame_by_log(examine_text(f"{ECC}\n{first}\n"), NODES)] == ["n3"]
     named = "salloc: error: Node failure on n2"
-    found = blame_by_log(read_log_text(named), NODES)
+    found = blame_by_log(examine_text(named), NODES)
     assert [(one.node, one.by) for one in found] == [("n2", FAILURE)]
-    assert blame_by_log(read_log_text("salloc: error: Node failure on n22"), NODES) == []
+    assert blame_by_log(examine_text("salloc: error: Node failure on n22"), NODES) == []
     assert (
-        blame_by_log(read_log_text(f"ModuleNotFoundError: No module named 'x'\n{first}\n"), NODES)
+        blame_by_log(examine_text(f"ModuleNotFoundError: No module named 'x'\n{first}\n"), NODES)
         == []
     )
 
@@ -150,8 +150,8 @@ def test_the_rank_that_stands_out_in_a_hang_blames_its_node() -> None:
     assert (one.node, one.by) == ("n3", HANG)
     asked = "hpcstack: silent for 60 s: the ranks are asked what they do\n"
     log = f"{asked}{text}hpcstack: nothing was written for 60 s: it is ended\n"
-    assert [one.node for one in blame_by_log(read_log_text(log), NODES)] == ["n3"]
-    assert blame_by_log(read_log_text(text), NODES) == [], "stacks alone end no job"
+    assert [one.node for one in blame_by_log(examine_text(log), NODES)] == ["n3"]
+    assert blame_by_log(examine_text(text), NODES) == [], "stacks alone end no job"
 
 
 def test_a_log_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
@@ -169,8 +169,8 @@ def test_what_slurm_put_back_does_not_count_either(speaker: str) -> None:
     put_back = (
         f"{speaker}error: *** JOB 7 ON n3 CANCELLED AT 2026-01-02T03:04:05 DUE TO JOB REQUEUE ***"
     )
-    assert blame_by_log(read_log_text(f"{ECC}\n{first}\n"), NODES)
-    assert blame_by_log(read_log_text(f"{ECC}\n{first}\n{put_back}\nValueError: x\n"), NODES) == []
+    assert blame_by_log(examine_text(f"{ECC}\n{first}\n"), NODES)
+    assert blame_by_log(examine_text(f"{ECC}\n{first}\n{put_back}\nValueError: x\n"), NODES) == []
 
 
 def test_none_is_blamed_where_most_stand_out() -> None:

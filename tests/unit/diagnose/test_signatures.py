@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcstack.core.yaml import parse_yaml
-from hpcstack.diagnose.read_log import NEVER, explain_log, read_log_text
+from hpcstack.diagnose.examine_log import NEVER, examine_text, explain_log
 from hpcstack.diagnose.signatures import list_literals, read_signatures
 from support.clock import processor_seconds
 
@@ -181,7 +181,7 @@ def test_what_srun_says_of_others_counts_until_the_step_is_ended() -> None:
         (rank + end + killed, False),
         (killed, True),
     ):
-        ids = [one.signature.id for one in read_log_text(text).list_causes()]
+        ids = [one.signature.id for one in examine_text(text).list_causes()]
         assert ("slurm-task-killed" in ids) is there, text
     # a bus error of the launcher on the other node, whose image went away: an echo, in whatever
     # words
@@ -195,13 +195,13 @@ def test_what_srun_says_of_others_counts_until_the_step_is_ended() -> None:
         (python + rank + end, True),
         (python + end, True),
     ):
-        ids = [one.signature.id for one in read_log_text(text).list_causes()]
+        ids = [one.signature.id for one in examine_text(text).list_causes()]
         assert ("system-bus-error" in ids) is there and "slurm-task-bus-error" not in ids, text
     # memory is what Slurm speaks of when all is over
     text = rank.replace("with 1", "with 137") + end + LINES["slurm-oom-kill"]
-    assert read_log_text(text).list_causes()[0].signature.id == "slurm-oom-kill"
+    assert examine_text(text).list_causes()[0].signature.id == "slurm-oom-kill"
     assert [
-        read_log_text(text).step_ends
+        examine_text(text).step_ends
         for text in (end, "a\n" + end, "a\nb\n", "hpcstack: nothing was written for 9 s: x\n")
     ] == [
         1,
@@ -215,13 +215,13 @@ def test_what_another_rank_says_is_an_echo() -> None:
     closed = LINES["nccl-remote-error"]
     for rank, there in ((0, True), (1, False)):
         text = f"[rank{rank}]: {closed}\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\n"
-        assert bool(read_log_text(text).list_causes()) is there, text
+        assert bool(examine_text(text).list_causes()) is there, text
 
 
 def test_why_slurm_ended_it_stands_in_the_line_that_says_so() -> None:
     for known in ("slurm-preempted", "slurm-time-limit", "slurm-cancelled-node-failure"):
         text = LINES[known] + "\nRuntimeError: Connection closed by peer\n"
-        ids = [one.signature.id for one in read_log_text(text).list_causes()]
+        ids = [one.signature.id for one in examine_text(text).list_causes()]
         assert known in ids, known
 
 
@@ -229,7 +229,7 @@ def test_a_progress_bar_does_not_shift_the_lines() -> None:
     text = (
         "1%\r2%\r3%\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\nFatal Python error: Bus error\n"
     )
-    assert not read_log_text(text).list_causes()
+    assert not examine_text(text).list_causes()
 
 
 def test_pips_isolated_builds_are_named_where_pip_ran() -> None:
@@ -238,7 +238,7 @@ def test_pips_isolated_builds_are_named_where_pip_ran() -> None:
         (line, "pip-module-missing"),
         (f"Building wheel for x\n{line}", "pip-build-module-missing"),
     ):
-        assert read_log_text(text).list_causes()[0].signature.id == first
+        assert examine_text(text).list_causes()[0].signature.id == first
 
 
 def test_r9_what_nvidias_scripts_say_on_every_start_is_not_blamed() -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from hpcstack.cli import VERBS
-from hpcstack.diagnose.read_log import read_log_text
+from hpcstack.diagnose.examine_log import examine_text
 from hpcstack.diagnose.signatures import read_signatures
 from hpcstack.diagnose.speakers import (
     MOST_CLUES,
@@ -128,7 +128,7 @@ def test_the_first_lines_that_read_like_an_error_are_shown() -> None:
     )
     assert [
         (clue.number, clue.speaker and clue.speaker.id)
-        for clue in find_clues(read_log_text(log).suspects)
+        for clue in find_clues(examine_text(log).suspects)
     ] == [
         (2, "python-error"),
         (4, "libfabric-cxi"),
@@ -139,14 +139,14 @@ def test_the_first_lines_that_read_like_an_error_are_shown() -> None:
 
 def test_a_warning_counts_where_there_is_no_error() -> None:
     warning = "W1 torch/_inductor/odd.py:9] warning: odd"
-    assert [clue.line for clue in find_clues(read_log_text(f"{warning}\n").suspects)] == [warning]
+    assert [clue.line for clue in find_clues(examine_text(f"{warning}\n").suspects)] == [warning]
     assert [
-        clue.number for clue in find_clues(read_log_text(f"{warning}\nsrun: error: odd\n").suspects)
+        clue.number for clue in find_clues(examine_text(f"{warning}\nsrun: error: odd\n").suspects)
     ] == [2]
 
 
 def test_of_a_log_without_errors_nothing_is_said() -> None:
-    assert find_clues(read_log_text("step 1 loss 0.5\nstep 2 loss 0.4\n").suspects) == []
+    assert find_clues(examine_text("step 1 loss 0.5\nstep 2 loss 0.4\n").suspects) == []
 
 
 def test_no_form_slows_down_on_a_hostile_line() -> None:
@@ -173,5 +173,5 @@ def test_no_form_slows_down_on_a_hostile_line() -> None:
 def test_a_long_log_is_read_in_seconds() -> None:
     log = "step 1000 loss 2.7 error 0.1\n" * 300_000
     began = processor_seconds()
-    find_clues(read_log_text(log).suspects)
+    find_clues(examine_text(log).suspects)
     assert processor_seconds() - began < 20

@@ -226,6 +226,33 @@ CASES |= {
     "faulthandler has the innermost first": (
         'Fatal Python error: Segmentation fault\n\nCurrent thread 0x7f2 (most recent call first):\n  File "/d/ext.py", line 12 in kernel\n'
         '  File "/d/train.py", line 88 in <module>\nsrun: error: gpu07: task 0: Exited with exit code 139\n', 139, 139, "task 0 on gpu07 failed first"),
+    "an exception group": (
+        '  + Exception Group Traceback (most recent call last):\n  |   File "/d/train.py", line 9, in main\n'
+        '  |     async with asyncio.TaskGroup() as group:\n'
+        '  |   File "/usr/lib/python3.12/asyncio/taskgroups.py", line 71, in __aexit__\n'
+        "  |     return await self._aexit(et, exc)\n  | ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions)\n"
+        '  +-+---------------- 1 ----------------\n    | Traceback (most recent call last):\n    |   File "/d/load.py", line 4, in load\n'
+        "    |     raise RuntimeError(\"x: Connection closed by peer\")\n    | RuntimeError: x: Connection closed by peer\n"
+        '    +---------------- 2 ----------------\n    | Traceback (most recent call last):\n    |   File "/d/load.py", line 5, in load\n'
+        "    |     raise KeyError(\"shard\")\n    | KeyError: 'shard'\n    +------------------------------------\n"
+        "hpcstack: rank 2 on n1 ended with 1 [0 5.0]\n", 1, 1,
+        "rank 2 on n1 failed first: KeyError: 'shard' (/d/load.py, line 5)"),
+    "an exception group of no traces": (
+        "[rank1]:   + Exception Group Traceback (most recent call last):\n[rank1]:   |   File \"/d/t.py\", line 3, in <module>\n"
+        "[rank1]:   |     raise ExceptionGroup(\"several\", [ValueError(1), KeyError(2)])\n"
+        "[rank1]:   | ExceptionGroup: several (2 sub-exceptions)\n[rank1]:   +-+---------------- 1 ----------------\n"
+        "[rank1]:     | ValueError: 1\n[rank1]:     +---------------- 2 ----------------\n[rank1]:     | KeyError: 2\n"
+        "[rank1]:     +------------------------------------\nhpcstack: rank 1 on n1 ended with 1 [0 5.0]\n", 1, 1,
+        "rank 1 on n1 failed first: ValueError: 1 (/d/t.py, line 3)"),
+    "one that left early": (
+        "[rank0]: Traceback (most recent call last):\n[rank0]:   File \"/d/t.py\", line 3, in <module>\n"
+        "[rank0]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:4711\n"
+        "hpcstack: rank 3 on n1 had left before\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\n", 1, 1,
+        "rank 3 on n1 had ended before, without an error; then rank 0 on n1 failed: RuntimeError: "
+        "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:4711 (/d/t.py, line 3)"),
+    "one that left, and a failure of one's own": (
+        TRACE + "hpcstack: rank 3 on n1 had left before\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\n", 1, 1,
+        "rank 0 on n1 failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),
     "an old Pyxis": (
         "slurmstepd: error: pyxis: printing contents of log file ...\nslurmstepd: error: pyxis:     enroot-switchroot: failed to execute: /bin/bash\n" + SRUN, 1, 1,
         "task 0 on gpu07 failed first: enroot-switchroot: failed to execute: /bin/bash"),

@@ -7,11 +7,11 @@ import io
 import pytest
 
 from hpcstack.launch import log_lines
-from hpcstack.launch.log_lines import LABELS, Labels, read_blocks
+from hpcstack.launch.log_lines import LABELS, Labels, read_log_blocks
 
 
 def read_all(data: bytes) -> str:
-    return b"".join(read_blocks(io.BytesIO(data))).decode(errors="replace")
+    return b"".join(read_log_blocks(io.BytesIO(data))).decode(errors="replace")
 
 
 TEXT = "step 1\nKeyError: 'ä'\n"
@@ -46,7 +46,7 @@ def test_blocks_are_whole_lines(size: int, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(log_lines, "BLOCK", size)
     for text in ("", "one\ntwo\nthree", "ä\n" * 5, "a long line\nb\n"):
         for encoding in ("utf-8", "utf-16"):
-            blocks = list(read_blocks(io.BytesIO(text.encode(encoding))))
+            blocks = list(read_log_blocks(io.BytesIO(text.encode(encoding))))
             assert b"".join(blocks).decode() == text
             assert all(block.endswith(b"\n") or len(block) > size for block in blocks[:-1])
 

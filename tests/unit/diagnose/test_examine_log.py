@@ -9,9 +9,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from hpcstack.diagnose.read_log import NEVER, explain_log, read_log, read_log_text
+from hpcstack.diagnose.examine_log import NEVER, examine_log, examine_text, explain_log
 from hpcstack.launch import log_lines
-from hpcstack.launch.log_lines import read_blocks
+from hpcstack.launch.log_lines import read_log_blocks
 from support.log_reading import find_failure
 
 from ..launch.test_failure import CASES
@@ -35,7 +35,7 @@ def test_what_is_spared_changes_nothing(lines: list[str], size: int) -> None:
     text = "".join(lines)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_lines, "BLOCK", size)
-        found = read_log(read_blocks(io.BytesIO(text.encode()))).failure
+        found = examine_log(read_log_blocks(io.BytesIO(text.encode()))).failure
     whole = find_failure(text)
     for status in (1, 125, 143):
         assert found.end(status) == whole.end(status)
@@ -56,25 +56,25 @@ def test_lines_that_differ_in_numbers_alone_are_told_apart() -> None:
 def test_a_line_is_numbered_as_an_editor_does() -> None:
     ended = "hpcstack: rank 0 on n1 ended with 1 [0 5.0]"
     text = f"1%\r2%\r3%\n{'x' * 200_000}\n\na\r\nb\n{ended}\n"
-    assert read_log_text(text).rank_ends == 6
+    assert examine_text(text).rank_ends == 6
 
 
 def test_only_the_last_start_counts() -> None:
     ecc = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
     again = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026 DUE TO JOB REQUEUE ***\n"
-    reading = read_log_text(f"{ecc}step 1\n{again}step 1\nValueError: x\n")
+    reading = examine_text(f"{ecc}step 1\n{again}step 1\nValueError: x\n")
     assert [one.signature.id for one in reading.found if one.number < 3] == []
     assert reading.step_ends == 3
-    reading = read_log_text(f"{ecc}hpcstack: start 2 of job 7\nstep 1\n")
+    reading = examine_text(f"{ecc}hpcstack: start 2 of job 7\nstep 1\n")
     assert (reading.found, reading.step_ends) == ((), NEVER)
 
 
 def test_what_hpcstack_refuses_is_said_with_what_to_do() -> None:
     text = "ERROR: there is no stack 'x'\n  TIP: hpcstack list\n  READ: hpcstack help build\nbye\n"
-    assert read_log_text(text).refusal.splitlines() == [
+    assert examine_text(text).refusal.splitlines() == [
         "there is no stack 'x'", "  TIP: hpcstack list", "  READ: hpcstack help build",
     ]  # fmt: skip
-    assert read_log_text("ERROR: of somebody else\nbye\n").refusal == ""
+    assert examine_text("ERROR: of somebody else\nbye\n").refusal == ""
 
 
 @pytest.mark.parametrize("kind", ["steps", "bars", "one line", "words"])
@@ -90,7 +90,7 @@ def test_a_long_log_needs_little_memory(kind: str) -> None:
         data = b"".join(b"%x is at %x\n" % (n * 7919, n * 104729) for n in range(1_000_000))
     data += b"\nslurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n"
     tracemalloc.start()
-    reading = read_log(read_blocks(io.BytesIO(data)))
+    reading = examine_log(read_log_blocks(io.BytesIO(data)))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert [one.signature.id for one in reading.found] == ["slurm-time-limit"]

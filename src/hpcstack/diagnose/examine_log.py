@@ -32,7 +32,7 @@ from hpcstack.launch.failure import (
     is_of_an_end,
     may_say_how_it_ended,
 )
-from hpcstack.launch.log_lines import Labels, read_blocks
+from hpcstack.launch.log_lines import Labels, read_log_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -128,25 +128,25 @@ class _Shape:
     last: dict[bytes, int]
 
 
-def read_log(blocks: Iterable[bytes]) -> LogReading:
-    """Return what a log says that comes in BLOCKS of whole lines (`log_lines.read_blocks`)."""
-    reader = _Reader()
+def examine_log(blocks: Iterable[bytes]) -> LogReading:
+    """Return what a log says that comes in BLOCKS of whole lines (`log_lines.read_log_blocks`)."""
+    reader = _LogReader()
     for block in blocks:
         reader.feed(block)
     return reader.end()
 
 
-def read_log_text(text: str) -> LogReading:
+def examine_text(text: str) -> LogReading:
     """Return what TEXT, a whole log, says."""
-    return read_log(read_blocks(io.BytesIO(text.encode("utf-8", "replace"))))
+    return examine_log(read_log_blocks(io.BytesIO(text.encode("utf-8", "replace"))))
 
 
 def explain_log(text: str) -> tuple[KnownFailure, ...]:
     """Return the known messages in TEXT, a log, the likeliest root first; of equals the earlier one."""
-    return read_log_text(text).found
+    return examine_text(text).found
 
 
-class _Reader:
+class _LogReader:
     """Reads the blocks of a log in their order."""
 
     def __init__(self) -> None:
