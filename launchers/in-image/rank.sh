@@ -136,7 +136,8 @@ left_before() { # the ranks of this node that are gone: who had failed would hav
         found=$(grep -lzxF "LOCAL_RANK=$local_" /proc/[0-9]*/environ | xargs grep -lzxF "SLURM_STEP_ID=${SLURM_STEP_ID:-}" |
             xargs grep -lzxF "SLURM_JOB_ID=${SLURM_JOB_ID:-}")
         if [ -z "$found" ] && [ "$local_" != "$LOCAL_RANK" ]; then
-            printf "hpcstack: rank %s on %s had left before\n" "$((RANK - LOCAL_RANK + local_))" "${SLURMD_NODENAME:-$(uname -n)}" >&4
+            printf "hpcstack: rank %s on %s had left before [%s %s]\n" "$((RANK - LOCAL_RANK + local_))" \
+                "${SLURMD_NODENAME:-$(uname -n)}" "${TORCHELASTIC_RESTART_COUNT:-0}" "$(date +%s.%N)" >&4
         fi
         local_=$((local_ + 1))
     done
@@ -144,7 +145,7 @@ left_before() { # the ranks of this node that are gone: who had failed would hav
 case $status in
 0 | 130 | 143) ;;
 *)
-    { left_before 4>&2; } 2>/dev/null
+    left_before 4>&2 2>/dev/null
     printf "hpcstack: rank %s on %s ended with %s [%s %s]\n" "${RANK:-${SLURM_PROCID:-0}}" "${SLURMD_NODENAME:-$(uname -n)}" "$status" \
         "${TORCHELASTIC_RESTART_COUNT:-0}" "$(date +%s.%N)" >&2
     sleep 0.5 2>/dev/null || sleep 1 # srun ends a step without waiting for the last words of the rank that failed

@@ -100,7 +100,10 @@ BEGIN {
     }
     next
 }
-/^hpcstack: rank [0-9]+ on [^ ]+ had left before$/ { if (host == "") left = "rank " $3 " on " $5; next }
+/^hpcstack: rank [0-9]+ on [^ ]+ had left before \[[0-9]+ [0-9]+(\.[0-9]+)?\.?N?\]$/ {
+    if (left == "") { left = "rank " $3 " on " $5; left_again = substr($9, 2) + 0; left_at = $10 + 0 }
+    next
+}
 /^srun: error: [^ ]+: tasks? [0-9,-]+: Exited with exit code [0-9]+$/ {
     if (task == "" && told == "" && !others_are_ended) { task = $5; sub(/:$/, "", task); sub(/[,-].*/, "", task); on = $3; sub(/:$/, "", on); code = $NF }
     next
@@ -196,7 +199,7 @@ END {
         status = ended
         said = reason()
         if (ended == 137 && out_of_memory && said == "killed by SIGKILL: " MEANING["OUT_OF_MEMORY"]) word = "OUT_OF_MEMORY"
-        before = (left != "" && is_victim(said)) ? left " had ended before, without an error; then " : ""
+        before = (left != "" && left_again == last && left_at < first + 0.4 && is_victim(said)) ? left " had ended before, without an error; then " : ""
         if (said != "") said = ": " said
         else if (last_words != "") said = "; the last line before: " last_words
         said = before "rank " rank " on " host " failed" (before == "" ? " first" : "") said

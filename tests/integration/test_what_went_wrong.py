@@ -37,7 +37,11 @@ if dist.get_rank() == 1:
     if how == "killed": os.kill(os.getpid(), signal.SIGKILL)
     if how == "text": sys.exit("the data is bad")
     if how == "own": raise BadData("row 17")
+    if how == "leaves": sys.exit(0)
     if how == "options": argparse.ArgumentParser().parse_args(["--no-such"])
+if how == "leaves":
+    time.sleep(1)
+    dist.barrier()
 time.sleep(60)
 """
 SAYS = {
@@ -117,6 +121,15 @@ def test_the_cause_comes_first_and_no_wrong_word_behind_it(
     if ALL:
         launches.wait_until_forgotten(launches.job())
         assert launches.explain(launches.job())["said"].startswith(says)
+
+
+def test_a_rank_that_left_early_is_named(launches: Launches) -> None:
+    """researcher 12: "Connection closed by peer" of the rank that had waited for it."""
+    line = f"hpcstack launch {STACK} -N1 --nproc-per-node 2 --runtime apptainer -- wrong.py leaves"
+    last = launches.bash(line).stderr.splitlines()[-1]
+    says = "rank 1 on node1 had ended before, without an error; then rank 0 on node1 failed: "
+    assert last.startswith(f"hpcstack: {says}RuntimeError: "), last
+    assert launches.explain()["said"].startswith(says)
 
 
 def test_all_of_it_is_shown_where_somebody_asks(launches: Launches) -> None:

@@ -21,7 +21,8 @@ from hpcstack.slurm.step_messages import ENDED, SPEAKER
 # %N leaves that sign behind.
 RANK = re.compile(r"hpcstack: rank (\d+) on (\S+) ended with (\d+) \[(\d+) (\d+(?:\.\d+)?)\.?N?\]")
 # What a rank says that fails while another one of its node is gone, which has not failed
-LEFT = re.compile(r"hpcstack: rank (\d+) on (\S+) had left before")
+LEFT = re.compile(r"hpcstack: rank (\d+) on (\S+) had left before \[(\d+) (\d+(?:\.\d+)?)\.?N?\]")
+LEFT_S = 0.4  # a rank that has failed stays for longer: until then it has not left
 TASK = re.compile(
     r"srun: error: (\S{1,256}): tasks? (\d{1,9})[\d,-]{0,2000}: Exited with exit code (\d{1,9})"
 )
@@ -201,7 +202,8 @@ class Failure:
     aborted: str = ""  # what MPI_Abort said
     last: dict[str, str] = field(default_factory=dict)  # the last line that may be a reason
     last_words: str = ""  # that of the rank that failed first
-    left: str = ""  # the rank, with its node, that had left before the first one failed
+    left: str = ""  # a rank, with its node, that was gone when another one failed
+    left_at: tuple[int, float] = (-1, 0.0)  # when that was, as `moment`
     out_of_memory: bool = False
     others_are_ended: bool = False  # by Slurm, because one task has failed
     starts: str = ""  # why a program could not start
@@ -218,8 +220,9 @@ class Failure:
         elif found := RANK.fullmatch(line):
             self._read_end_of_rank(found)
         elif found := LEFT.fullmatch(line):
-            if not self.host:
+            if not self.left:
                 self.left = f"rank {found[1]} on {found[2]}"
+                self.left_at = int(found[3]), float(found[4])
         elif self._read_word_of_slurm(line):
             return
         elif not self.starts and not self.host and STARTS.fullmatch(line):
@@ -383,7 +386,7 @@ class Failure:
             who = f"rank {self.rank} on {self.host}"
             said = f"{who} failed first"
             reason = self._find_reason()
-            if self.left and VICTIM.search(reason):
+            if self._has_left_before() and VICTIM.search(reason):
                 said = (
                     f"{self.left} had ended before, without an error; then {who} failed: {reason}"
                 )
@@ -406,6 +409,11 @@ class Failure:
             counts = TERMINATED if self.ended_by in BY_SLURM else status
             return JobState(self.ended_by.value, counts), self._describe_end_from_outside()
         return JobState("FAILED", status), said
+
+    def _has_left_before(self) -> bool:
+        """Whether a rank was gone when the first one failed."""
+        again, at = self.left_at
+        return again == self.moment[0] and at < self.moment[1] + LEFT_S
 
     def _slurm_ended_the_task(self) -> bool:
         """Whether Slurm ended the first task, though it said so only after the task's end."""

@@ -116,9 +116,9 @@ BEGINS_TRACEBACK = re.compile(
 FRAME = re.compile(rb"(?: *\d+: )?(?:\[rank\d+\]: ?)? ")
 TRACEBACK = re.compile(rb"Traceback \(most recent call last\):")
 OF_ANOTHER_RANK = re.compile(rb"(?: *\d+: )?\[rank(\d+)\]: ?")
-END_OF_A_RANK = re.compile(rb"hpcstack: rank \d+ on \S+ ended with ")
+END_OF_A_RANK = re.compile(rb"hpcstack: rank \d+ on \S+ (?:ended with|had left before) ")
 # A message of one of hpcstack's scripts, which says at the end what happened
-OWN_WORD = re.compile(rb"hpcstack: (?!rank \d+ on \S+ ended with )")
+OWN_WORD = re.compile(rb"hpcstack: (?!rank \d+ on \S+ (?:ended with|had left before) )")
 OF_SLURM = re.compile(rf"(?:srun|salloc|slurmstepd[^ ]*): |{SPEAKER}{ENDED}".encode())
 # What srun prints when Ctrl-C reaches it, too. It is never shown: hpcstack says what Ctrl-C does.
 INTERRUPT_OF_SRUN = re.compile(rb"srun: (?:interrupt \(|StepId=\S+ tasks? [\d,-]+: )")

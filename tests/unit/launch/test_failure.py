@@ -247,11 +247,15 @@ CASES |= {
     "one that left early": (
         "[rank0]: Traceback (most recent call last):\n[rank0]:   File \"/d/t.py\", line 3, in <module>\n"
         "[rank0]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:4711\n"
-        "hpcstack: rank 3 on n1 had left before\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\n", 1, 1,
+        "hpcstack: rank 3 on n1 had left before [0 4.9]\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\n", 1, 1,
         "rank 3 on n1 had ended before, without an error; then rank 0 on n1 failed: RuntimeError: "
         "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:4711 (/d/t.py, line 3)"),
+    "one that was ended of a failure": (
+        TRACE.replace("ValueError: bad sample 17", "RuntimeError: Connection closed by peer") +
+        "hpcstack: rank 0 on n1 ended with 1 [0 5.0]\nhpcstack: rank 3 on n2 had left before [0 9.0]\n", 1, 1,
+        "rank 0 on n1 failed first: RuntimeError: Connection closed by peer (/home/me/train.py, line 17)"),
     "one that left, and a failure of one's own": (
-        TRACE + "hpcstack: rank 3 on n1 had left before\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\n", 1, 1,
+        TRACE + "hpcstack: rank 3 on n1 had left before [0 4.9]\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\n", 1, 1,
         "rank 0 on n1 failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),
     "an old Pyxis": (
         "slurmstepd: error: pyxis: printing contents of log file ...\nslurmstepd: error: pyxis:     enroot-switchroot: failed to execute: /bin/bash\n" + SRUN, 1, 1,
