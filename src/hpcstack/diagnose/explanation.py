@@ -249,10 +249,14 @@ def _explain_end_from_outside(reading: LogReading, part: JobPart, *, every: bool
     if failure.host and reading.rank_ends < reading.step_ends:
         said = f"{said}; before that {failure.first}"
     # What a program writes while it is being ended explains nothing.
-    causes = _select_strong(reading.list_causes())
+    causes = reading.list_causes()
     shown = [
-        one for one in causes if one.number < reading.step_ends or one.signature.id in OUT_OF_MEMORY
+        one
+        for one in _select_strong(causes)
+        if one.number < reading.step_ends or one.signature.id in OUT_OF_MEMORY
     ]
+    if not part.job:  # nobody else says why: it may stand in the very line that ends the step
+        shown += [one for one in causes if one.number == reading.step_ends and one not in shown]
     if every:
         shown = list(reading.found)
     return Explained(

@@ -368,17 +368,18 @@ ACCOUNTED = (
     "JobID",
     "State",
     "ExitCode",
-    "Reason",
-    "Elapsed",
-    "Timelimit",
-    "NodeList",
     "WorkDir",
     "JobName",
     "User",
     "JobIDRaw",
     "SubmitLine",
+    "Reason",
+    "Elapsed",
+    "Timelimit",
+    "NodeList",
 )
-BEFORE_21_08 = ACCOUNTED[:7]  # which kept no SubmitLine, and refused the whole question
+# Slurm before 21.08 keeps no SubmitLine, and refuses the whole question.
+BEFORE_21_08 = tuple(name for name in ACCOUNTED if name != "SubmitLine")
 
 
 def query_accounting(job: str, runner: Runner) -> dict[str, Accounted]:
@@ -387,13 +388,15 @@ def query_accounting(job: str, runner: Runner) -> dict[str, Accounted]:
     Empty where the site has no accounting, or sacct does not answer within 20 s.
     """
     slurm = Client(runner)
-    rows = slurm.query_accounting([job], ACCOUNTED)
-    if rows is None:  # Slurm before 21.08 keeps no SubmitLine, and refuses the whole question
-        rows = slurm.query_accounting([job], BEFORE_21_08)
+    fields: tuple[str, ...] = ACCOUNTED
+    rows = slurm.query_accounting([job], fields)
+    if rows is None:
+        fields = BEFORE_21_08
+        rows = slurm.query_accounting([job], fields)
 
     found = {}
     for row in rows or ():
-        values = dict(zip(ACCOUNTED, [*row, *[""] * (len(ACCOUNTED) - len(row))], strict=True))
+        values = {**dict.fromkeys(ACCOUNTED, ""), **dict(zip(fields, row, strict=False))}
         found[values["JobID"]] = Accounted(
             state=read_state(values["State"], values["ExitCode"]),
             folder=values["WorkDir"],

@@ -107,7 +107,7 @@ def test_patterns_of_stacks() -> None:
 )  # fmt: skip
 def test_slurm_says_how_a_job_ended(sacct: str, says: str) -> None:
     state, reason, elapsed, limit, nodes = sacct.split("|")
-    row = ("7", state, "0:0", reason, elapsed, limit, nodes)
+    row = ("7", state, "0:0", "", "", "", "", "", reason, elapsed, limit, nodes)
     (part,) = find_job_parts("7", Answering(sacct="\x1f".join(row) + "\n", scontrol=""))
     assert says in part.describe()
 

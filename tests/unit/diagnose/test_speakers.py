@@ -47,7 +47,7 @@ LINES = [
     ("slurmctld: error: Munge decode odd", "munge", ""),
     ("[2026-01-02T03:04:05.678] error: odd", "slurm-log", ""),
     ("FATAL:   odd: Permission denied", "apptainer", "this user may not"),
-    ("[ERROR] odd", "enroot", ""),
+    ("[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1", "enroot", ""),
     ("nvidia-container-cli: odd error", "nvidia-container-cli", ""),
     ("[  1.5] NVRM: Xid (PCI:0000:01:00): 250, odd", "xid", ""),
     ("[  1.5] mlx5_core 0000:01:00.0: odd failed", "mlx5", ""),
@@ -97,6 +97,7 @@ def test_every_speaker_says_what_it_is_for_and_where_that_is_written() -> None:
     "line",
     [
         "train.py: error: the following arguments are required: --odd",
+        "[ERROR] odd",  # NeMo-RL 1022: "said by Enroot"
         "[2026-01-02 03:04:05,678] [ERROR] [launch.py:434:odd] odd",
         "Error: could not find layer 3 of the model",
         "the sigkill_handler of Profile exists",

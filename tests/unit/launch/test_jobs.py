@@ -176,9 +176,7 @@ def test_a_script_of_the_users_own_that_slurm_forgot(
     (tmp_path / "job.sh").write_text(script)
     (tmp_path / file).write_text("hello\n")
     slurm = Cluster(
-        sacct=accounted(
-            ("7", "FAILED", "1:0", "", "", "", "", str(tmp_path), "its-name", "me", "7", line)
-        )
+        sacct=accounted(("7", "FAILED", "1:0", str(tmp_path), "its-name", "me", "7", line))
     )
     assert find_job_parts("7", slurm) == [
         JobPart("7", JobState("FAILED", 1), files=(tmp_path / file,))
