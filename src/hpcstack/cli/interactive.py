@@ -2,59 +2,78 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from hpcstack.cli.session import say
+from hpcstack.cli.launch_options import (
+    launch_options,
+    make_request,
+    own_failures,
+    starts_by_srun,
+)
+from hpcstack.cli.launching import plan_request, prepare_launch, run_launch, show_plan
+from hpcstack.cli.resources import Passing, join_values, list_valued
+from hpcstack.cli.session import optional_stack, say
 from hpcstack.core.errors import InputError
-from hpcstack.core.names import WITHOUT_SLURM
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     from hpcstack.cli.session import Session
     from hpcstack.launch.request import LaunchRequest
 
 
-class Interactive(click.Command):
-    """A verb that takes the options of `hpcstack launch`, and after a `--` those of its program.
+class Interactive(Passing):
+    """A verb that takes a STACK and the options of `hpcstack launch`, and after a `--` those of its
+    program.
 
-    It parses none of them itself: `start_program` hands them to `launch`, which refuses what is
-    wrong.
+    Its help names its own options alone. A `--` is put before a script, -m MODULE or -c CODE.
     """
 
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        for param in self.params:
+            if isinstance(param, click.Option) and param.name in NAMES:
+                param.hidden = True
+
+    def collect_usage_pieces(self, _ctx: click.Context) -> list[str]:
+        return [self.options_metavar or ""]
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        cut = args.index("--") if "--" in args else _begins(args)
-        if cut < len(args) and args[cut] != "--":
-            args = [*args[:cut], "--", *args[cut:]]
-
-        own = args[:cut]
-        ctx.meta["own"] = own
-        ctx.meta["arguments"] = args[cut + 1 :]
-        wants_help = "--help" in own or "-h" in own
-        return super().parse_args(ctx, ["--help"] if wants_help else [])
+        own = {name for param in self.params for name in param.opts}
+        valued = list_valued(self.params)
+        args = join_values(args, own, valued)
+        cut = args.index("--") if "--" in args else _begins(args, valued)
+        return super().parse_args(ctx, [*args[:cut], "--", *args[cut:][args[cut:][:1] == ["--"] :]])
 
 
-def _begins(args: list[str]) -> int:
+def _list_names() -> frozenset[str]:
+    """Return the names of the options of a launch, as click has them."""
+
+    @click.command()
+    @launch_options
+    def holder() -> None: ...
+
+    return frozenset(str(param.name) for param in holder.params)
+
+
+NAMES = _list_names()
+
+
+def takes_launch(function: Callable[..., None]) -> Callable[..., None]:
+    """Let a verb take a STACK, the options of a launch, and the words of its program."""
+    arguments = click.argument("argv", metavar="", nargs=-1, type=click.UNPROCESSED)
+    return optional_stack(launch_options(arguments(function)))
+
+
+def _begins(args: list[str], valued: set[str]) -> int:
     """Return the index in ARGS, which have no `--`, of the first word that is for the program.
 
     That is a script, -m MODULE, or -c CODE. (-c NUMBER is launch's --cpus-per-task.) It is the
-    length of ARGS where nothing is.
+    length of ARGS where nothing is. VALUED are the options that take a value.
     """
-    from hpcstack.cli.launch_ import command
-    from hpcstack.slurm.options import SHORT, VALUED
-
-    valued = {
-        name
-        for param in command.params
-        if not getattr(param, "is_flag", False)
-        for name in param.opts
-    }
-    valued |= {*VALUED, *SHORT}
-
     for n, word in enumerate(args):
         is_value = n > 0 and args[n - 1] in valued
         is_option = word.startswith("-") and word not in ("-m", "-c")
@@ -70,16 +89,14 @@ def _begins(args: list[str]) -> int:
     return len(args)
 
 
-def note_packages(
-    own: Sequence[str], arguments: Sequence[str], verb: str, *, on_terminal: bool
-) -> str:
+def note_packages(request: LaunchRequest, verb: str, *, on_terminal: bool) -> str:
     """Return a note on how to keep packages in what VERB starts; empty where it is not needed.
 
-    It is for a person on a terminal who has not asked for packages (--with, --project), and who may install
-    some by pip in there: later launches do not see those.
+    It is for a person on a terminal who has not asked for packages (--with, --project), and who may
+    install some by pip in there: later launches do not see those.
     """
-    asked = any(word.partition("=")[0] in ("--with", "--project") for word in own)
-    if asked or arguments or not on_terminal:
+    asked = request.packages or request.project or len(request.command) > 1
+    if asked or not on_terminal:
         return ""
 
     return (
@@ -88,53 +105,38 @@ def note_packages(
     )
 
 
-def runs_under_slurm(session: Session, own: Sequence[str]) -> bool:
-    """Whether a launch with the options OWN is started by srun."""
-    runtime = session.site.runtime
-    for word, value in itertools.pairwise([*own, ""]):
-        name, sign, said = word.partition("=")
-        if name == "--runtime":
-            runtime = said if sign else value
-    return session.runner.has("srun") and runtime != WITHOUT_SLURM
+def request_program(
+    ctx: click.Context, name: str, command: tuple[str, ...], options: dict[str, Any]
+) -> LaunchRequest:
+    """Return the request to run COMMAND as it is (mode plain) in the image that NAME means."""
+    return make_request(ctx, name, command, {**options, "mode": "plain"})
 
 
-def parse_words(session: Session, words: Sequence[str]) -> LaunchRequest:
-    """Return the request that WORDS, as they would be typed after `hpcstack launch`, make."""
-    from hpcstack.cli.launch_ import command, make_request
-
-    ctx = command.make_context("hpcstack launch", list(words), obj=session)
-    options = dict(ctx.params)
-    for option in ("check", "template"):
-        if options[option]:
-            raise InputError(f"--{option} is for hpcstack launch", "leave it out")
-    for name in ("as_json", "check", "quiet", "template"):  # say what is done with the launch
-        del options[name]
-    return make_request(ctx, **options)
-
-
-def start_program(ctx: click.Context, program: str) -> NoReturn:
-    """Run `hpcstack launch` with PROGRAM as its command, as one task; end with its status.
+def start_program(
+    ctx: click.Context, program: str, name: str, argv: tuple[str, ...], options: dict[str, Any]
+) -> NoReturn:
+    """Run PROGRAM with the arguments ARGV as one task; end with its status.
 
     srun gives the task a terminal (--pty) where there is one here. The local runtime needs no such
     option.
     """
-    from hpcstack.cli.launch_ import command as launch
-
     session: Session = ctx.obj
-    own, arguments = ctx.meta["own"], ctx.meta["arguments"]
     on_terminal = sys.stdin.isatty()
+    if options["batch"]:
+        raise InputError(
+            "--batch is for hpcstack launch: nobody sits before a batch job", "leave it out"
+        )
+    if on_terminal and starts_by_srun(session, options["runtime"]):
+        options = {**options, "extra": (*options["extra"], "--pty")}
 
-    needs_pty = on_terminal and runs_under_slurm(session, own)
-
-    note = note_packages(own, arguments, ctx.info_name or program, on_terminal=on_terminal)
-    if note:
-        say(note)
-
-    options = ["--mode", "plain"]
-    if needs_pty:
-        options.append("--pty")
-    line = [*own, *options, "--", program, *arguments]
-    status = launch.main(
-        args=line, prog_name=f"hpcstack {ctx.info_name}", standalone_mode=False, obj=session
-    )
-    raise click.exceptions.Exit(status if isinstance(status, int) else 0)
+    with own_failures():
+        request = request_program(ctx, name, (program, *argv), options)
+        note = note_packages(request, ctx.info_name or program, on_terminal=on_terminal)
+        if note:
+            say(note)
+        launch = plan_request(session, request)
+        if request.only_shown:
+            show_plan(launch, as_json=False)
+            raise click.exceptions.Exit(0)
+        prepare_launch(launch)
+        run_launch(launch, quiet=options["quiet"])

@@ -8,42 +8,15 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from hpcstack.cli.interactive import parse_words, runs_under_slurm
+from hpcstack.cli.interactive import Interactive, request_program, takes_launch
+from hpcstack.cli.launch_options import starts_by_srun
 from hpcstack.cli.launching import plan_request, prepare_launch
 from hpcstack.cli.session import Session, answer, say
 from hpcstack.core.errors import InputError, MissingToolError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
-class KernelVerb(click.Command):
-    """A verb that takes the options of `hpcstack launch` beside its own, and hands them on."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        own = {name for param in self.params for name in param.opts}
-        flags = {name for param in self.params if _is_flag(param) for name in param.opts}
-        mine: list[str] = []
-        others: list[str] = []
-        words = iter(args)
-        for word in words:
-            name = word.partition("=")[0]
-            if name not in own and word not in ("--help", "-h"):
-                others.append(word)
-                continue
-            mine.append(word)
-            if name == word and name not in flags and name in own:
-                mine += [value for value in [next(words, None)] if value is not None]
-        ctx.meta["own"] = others
-        return super().parse_args(ctx, mine)
-
-
-def _is_flag(param: click.Parameter) -> bool:
-    return isinstance(param, click.Option) and bool(param.is_flag)
 
 
 @click.group("kernel")
@@ -51,8 +24,11 @@ def command() -> None:
     """Run Jupyter kernels in a stack's image, from JupyterHub, Open OnDemand or VS Code."""
 
 
-@command.command("install", cls=KernelVerb, options_metavar="[STACK] [OPTIONS] [OPTIONS OF launch]")
-@click.option("--name", default="", metavar="NAME", show_default="hpcstack-STACK")
+@command.command(
+    "install", cls=Interactive, options_metavar="[STACK] [OPTIONS] [OPTIONS OF launch]"
+)
+@takes_launch
+@click.option("--name", "kernel", default="", metavar="NAME", show_default="hpcstack-STACK")
 @click.option("--display-name", default="", metavar="TEXT", help="Name that Jupyter shows.")
 @click.option(
     "--prefix",
@@ -63,7 +39,15 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 @click.pass_context
 def install_(
-    ctx: click.Context, name: str, display_name: str, prefix: Path | None, as_json: bool
+    ctx: click.Context,
+    /,
+    name: str,
+    argv: tuple[str, ...],
+    kernel: str,
+    display_name: str,
+    prefix: Path | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Let a Jupyter that runs outside the image start kernels in it.
 
@@ -84,11 +68,11 @@ def install_(
     )
 
     session: Session = ctx.obj
-    own: list[str] = ctx.meta["own"]
-    by_slurm = runs_under_slurm(session, own)
+    _refuse_words(argv)
+    by_slurm = starts_by_srun(session, options["runtime"])
     # Whatever allocation this shell is in, that of the kernel is another one.
-    of_a_job = ["-N", "1", *(["--batch"] if by_slurm else [])]
-    request = parse_words(session, [*of_a_job, *own, "--mode", "plain", "--", *COMMAND])
+    of_a_job = {"nodes": options["nodes"] or 1, "batch": by_slurm or options["batch"]}
+    request = request_program(ctx, name, COMMAND, {**options, **of_a_job})
     if request.only_shown:
         raise InputError("--dry-run is for hpcstack launch", "leave it out", page="run-jupyter")
     words = list_request_words(request)
@@ -101,13 +85,13 @@ def install_(
         say(f"NOTE: {note}")
 
     stack = make_absolute(request.name) if request.name else launch.artifact.stack
-    name = name or f"hpcstack-{Path(stack).name.removesuffix('.yaml')}"
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip(".")
-    if not name:
+    kernel = kernel or f"hpcstack-{Path(stack).name.removesuffix('.yaml')}"
+    kernel = re.sub(r"[^A-Za-z0-9._-]", "-", kernel).lstrip(".")
+    if not kernel:
         raise InputError("--name: letters and digits are wanted", "--name mine", page="run-jupyter")
     if prefix:
         os.umask(0o022)  # it is for everybody
-    folder = find_kernels_folder(prefix, os.environ) / name
+    folder = find_kernels_folder(prefix, os.environ) / kernel
     of_slurm = ["--by-slurm"] if by_slurm else []
     start = [*session.command_on(""), "kernel", "start", stack, *of_slurm, *words]
     path = write_kernel(folder, display_name or f"{stack} (hpcstack)", start, os.environ)
@@ -115,11 +99,25 @@ def install_(
     answer(document, as_json, lambda: f"{path}\nRemove it:  rm -r {folder}")
 
 
-@command.command("start", cls=KernelVerb, options_metavar="[STACK] [OPTIONS OF launch] -f FILE")
+def _refuse_words(argv: tuple[str, ...]) -> None:
+    if argv:
+        raise InputError(f"{argv[0]}: a kernel runs no other program", "leave it out")
+
+
+@command.command("start", cls=Interactive, options_metavar="[STACK] [OPTIONS OF launch] -f FILE")
+@takes_launch
 @click.option("-f", "file", type=click.Path(path_type=Path), required=True, metavar="FILE")
 @click.option("--by-slurm", is_flag=True, help="Refuse to start where Slurm is not to be had.")
 @click.pass_context
-def start_(ctx: click.Context, file: Path, by_slurm: bool) -> None:
+def start_(
+    ctx: click.Context,
+    /,
+    name: str,
+    argv: tuple[str, ...],
+    file: Path,
+    by_slurm: bool,
+    **options: Any,
+) -> None:
     """Start a kernel that is connected as FILE says; Jupyter calls this."""
     from hpcstack.launch.kernel import (
         COMMAND,
@@ -130,9 +128,9 @@ def start_(ctx: click.Context, file: Path, by_slurm: bool) -> None:
     )
 
     session: Session = ctx.obj
-    own: Sequence[str] = ctx.meta["own"]
+    _refuse_words(argv)
     outside = read_connection(file)
-    is_by_slurm = runs_under_slurm(session, own)
+    is_by_slurm = starts_by_srun(session, options["runtime"])
     if by_slurm and not is_by_slurm:
         raise MissingToolError(
             "the kernel was installed to run under Slurm, and there is no srun on PATH here",
@@ -140,7 +138,7 @@ def start_(ctx: click.Context, file: Path, by_slurm: bool) -> None:
             page="run-jupyter",
         )
     place = find_place(os.environ, by_slurm=is_by_slurm)
-    request = parse_words(session, [*own, "--mode", "plain", "--", *COMMAND])
+    request = request_program(ctx, name, COMMAND, options)
     request, inside = with_kernel(request, outside, place, os.environ)
     launch = plan_request(session, request)
     prepare_launch(launch)

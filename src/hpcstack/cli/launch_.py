@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from hpcstack.cli.choices import OptionalChoice
+from hpcstack.cli.launch_options import launch_options, make_request, own_failures
 from hpcstack.cli.launching import (
     plan_request,
     prepare_launch,
@@ -20,144 +20,18 @@ from hpcstack.cli.launching import (
     say_notes,
     show_plan,
 )
-from hpcstack.cli.resources import (
-    COMMAND,
-    Passing,
-    parse_resources,
-    resource_options,
-    write_directive,
-)
+from hpcstack.cli.resources import COMMAND, Passing, parse_resources, write_directive
 from hpcstack.cli.session import Session, answer, json_option, optional_stack, say
-from hpcstack.core.names import MODES, STAGES, TEMPLATES, WITHOUT_SLURM
+from hpcstack.core.names import TEMPLATES
 
 if TYPE_CHECKING:
-    from hpcstack.launch.request import LaunchRequest
     from hpcstack.launch.run import PlannedLaunch
     from hpcstack.render.job_template import Option
 
 
 @click.command("launch", cls=Passing)
 @optional_stack
-@resource_options
-@click.option(
-    "--mode",
-    default="",
-    type=OptionalChoice(MODES),
-    show_default="the recipe's",
-    help="How the ranks are started.",
-)
-@click.option(
-    "--elastic",
-    default="",
-    metavar="MIN:MAX",
-    help="Run on MIN to MAX nodes, and go on when a node fails (mode torchrun).",
-)
-@click.option(
-    "--restarts",
-    default=0,
-    show_default=True,
-    type=click.IntRange(min=0),
-    metavar="NUMBER",
-    help="Let torchrun restart failed workers this many times (mode torchrun).",
-)
-@click.option(
-    "--mount",
-    "mounts",
-    multiple=True,
-    metavar="SOURCE:TARGET",
-    help="Mount SOURCE at TARGET; of a squashfs file, its contents. May be given several times.",
-)
-@click.option(
-    "--home/--no-home",
-    default=None,
-    show_default="as site.yaml says, else mount it",
-    help="Mount the home directory, or do not.",
-)
-@click.option(
-    "--slurm/--no-slurm",
-    default=None,
-    show_default="as the recipe or site.yaml says",
-    help="Let srun, squeue and the like be typed in the image, or do not.",
-)
-@click.option(
-    "--with",
-    "packages",
-    multiple=True,
-    metavar="PACKAGE",
-    help="Add this pip package, or those of a requirements file. May be given several times.",
-)
-@click.option(
-    "--project",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Add your project in FOLDER, and the packages that it needs.",
-)
-@click.option(
-    "--stage",
-    default="",
-    type=OptionalChoice(STAGES),
-    show_default="the site's",
-    help="How to bring the image to the nodes' own disks first.",
-)
-@click.option(
-    "--stage-in",
-    "stage_in",
-    multiple=True,
-    metavar="SOURCE:TARGET",
-    help="Copy SOURCE to the nodes' own disks first, and mount it at TARGET.",
-)
-@click.option(
-    "--grace",
-    default=0,
-    type=click.IntRange(0, 65535),
-    metavar="SECONDS",
-    help="Send SIGUSR1 to every rank this many seconds before the time limit.",
-)
-@click.option(
-    "--watchdog",
-    default=0,
-    type=click.IntRange(0),
-    metavar="SECONDS",
-    help="After this many seconds without output, report what each rank is doing and end the step.",
-)
-@click.option(
-    "--debug",
-    default=None,
-    type=click.IntRange(0),
-    metavar="RANK",
-    help="Stop this rank in a debugger: `hpcstack enter --debug` talks to it.",
-)
-@click.option(
-    "--spare",
-    default=0,
-    type=click.IntRange(0),
-    metavar="NODES",
-    help="Request this many extra nodes, and leave out nodes that are not healthy.",
-)
-@click.option(
-    "--requeue-without",
-    is_flag=True,
-    help="If a node is to blame when the job fails, put the job back into the queue without it.",
-)
-@click.option(
-    "-Q",
-    "--quiet",
-    is_flag=True,
-    help="Print only what you may not expect, and what failed. Also passed on to srun.",
-)
-@click.option("--no-bind", is_flag=True, help="Do not bind ranks to the cores near their GPUs.")
-@click.option("--batch", is_flag=True, help="Submit it as a batch job, and print the job's number.")
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Only show what would be run.",
-)
-@click.option(
-    "--all",
-    "every",
-    is_flag=True,
-    help="Show all that a failing step writes to stderr; with --dry-run, the whole script.",
-)
+@launch_options
 @click.option(
     "--check",
     is_flag=True,
@@ -176,14 +50,7 @@ def command(
     ctx: click.Context,
     /,
     name: str,
-    mode: str,
-    mounts: tuple[str, ...],
-    home: bool | None,
-    batch: bool,
-    dry_run: bool,
-    every: bool,
     check: bool,
-    quiet: bool,
     template: str,
     as_json: bool,
     argv: tuple[str, ...],
@@ -199,67 +66,43 @@ def command(
 
     Any other option of srun (of sbatch with --batch) may stand before the `--`, as --mem=10G.
     """
-    from hpcstack.core.errors import HpcstackError, InputError
-    from hpcstack.launch.commands import check_step
-    from hpcstack.launch.plan import OWN_FAILURE
+    from hpcstack.core.errors import InputError
 
-    session: Session = ctx.obj
-    try:
+    batch, quiet = options["batch"], options["quiet"]
+    with own_failures():
         if template:
-            given = {**options, "mode": mode, "mounts": mounts, "home": home}
-            answer_template(ctx, name, template, given, argv, as_json=as_json)
+            answer_template(ctx, name, template, options, argv, as_json=as_json)
             return
 
-        if as_json and not (batch or dry_run or check):
+        if as_json and not (batch or options["only_shown"] or check):
             raise InputError(
                 "--json goes with --dry-run, --check, --batch or --template: else stdout is the "
                 "command's",
                 "hpcstack jobs --json lists past launches",
             )
-        _check_start(name, argv)
-
-        by_srun = not batch and options["runtime"] != WITHOUT_SLURM
-        if by_srun:
-            check_step(os.environ)
-        if by_srun and quiet and session.runner.has("srun"):
-            options["extra"] = (*options["extra"], "--quiet")
-
-        request = make_request(
-            ctx,
-            name,
-            mode,
-            mounts,
-            argv,
-            batch=batch,
-            home=home,
-            every=every,
-            dry_run=dry_run,
-            **options,
-        )
-        launch = plan_request(session, request)
+        _check_start(ctx, name, argv)
+        launch = plan_request(ctx.obj, make_request(ctx, name, argv, options))
         if check:
             _answer_check(launch, as_json)
-        elif dry_run:
-            show_plan(launch, as_json, batch=batch, every=every)
+        elif options["only_shown"]:
+            show_plan(launch, as_json)
         else:
             _start(launch, as_json, batch=batch, quiet=quiet)
-    except HpcstackError as error:
-        # The exit code of a launch is the command's own. A failure of hpcstack's ends with 125, so
-        # that the two can be told apart.
-        if error.exit_code != WRONG_INPUT:
-            error.exit_code = OWN_FAILURE
-        raise
 
 
-WRONG_INPUT = 2
-
-
-def _check_start(name: str, argv: tuple[str, ...]) -> None:
+def _check_start(ctx: click.Context, name: str, argv: tuple[str, ...]) -> None:
     """Raise InputError where there is nothing to run, or no folder to run it in."""
     from hpcstack.core.errors import InputError
 
     if not argv:
         raise InputError("what is to be run?", _suggest_command(name), page="write-a-job-script")
+    # `--mem 10G` instead of `--mem=10G`: click took `10G` for the first word of the command
+    if ctx.meta["passed"] and argv != ctx.meta["command"]:
+        raise InputError(
+            f"{argv[0]!r} comes before the `--`",
+            "hpcstack launch [STACK] [OPTIONS] -- train.py; srun's options: --mem=10G",
+            page="write-a-job-script",
+        )
     if not os.path.exists(os.curdir):  # noqa: PTH110
         raise InputError("the folder that this was started in is gone", "cd to one that exists")
 
@@ -284,32 +127,13 @@ def _suggest_command(name: str) -> str:
     return f"hpcstack launch {name or 'STACK'} -- train.py, or --template ddp"
 
 
-# What a job script that users copy keeps of their options: those that become #SBATCH lines, and
-# those that stay on its `hpcstack launch` line.
+# The options of a job script that users copy which become #SBATCH lines; the others stay on its
+# `hpcstack launch` line
 OF_JOBS = (
     "ntasks", "ntasks_per_node", "gpus_per_node", "gpus", "cpus_per_task",
     "partition", "account", "qos", "reservation", "constraint", "nodelist", "time", "exclusive",
 )  # fmt: skip
-OF_LAUNCHES = {
-    "mode": "--mode",
-    "elastic": "--elastic",
-    "restarts": "--restarts",
-    "mounts": "--mount",
-    "packages": "--with",
-    "project": "--project",
-    "stage": "--stage",
-    "stage_in": "--stage-in",
-    "grace": "--grace",
-    "watchdog": "--watchdog",
-    "debug": "--debug",
-    "spare": "--spare",
-    "requeue_without": "--requeue-without",
-    "nproc_per_node": "--nproc-per-node",
-    "runtime": "--runtime",
-    "home": "--home",
-    "slurm": "--slurm",
-    "no_bind": "--no-bind",
-}
+OF_THE_SCRIPT = ("nodes", "extra", "batch", "only_shown", "all_stderr", "quiet")
 
 
 def answer_template(
@@ -332,7 +156,7 @@ def answer_template(
     extra = (*ctx.meta["passed"], *options["extra"])
     # Raises for what makes no sense
     resources = parse_resources({**options, "batch": True, "extra": extra})
-    typed = {key for key in (*OF_JOBS, *OF_LAUNCHES, "nodes") if _was_typed(ctx, key)}
+    typed = {param.name: param for param in ctx.command.params if _was_typed(ctx, param.name or "")}
 
     # {option of sbatch: value}; None takes a line of the template away
     directives: dict[str, str | None] = {}
@@ -355,9 +179,9 @@ def answer_template(
         say(f"NOTE: {placement.warning}")
 
     words: list[Option] = []
-    for key, option in OF_LAUNCHES.items():
-        if key in typed:
-            words += _list_options(option, options[key])
+    for key, param in typed.items():
+        if key in options and key not in (*OF_JOBS, *OF_THE_SCRIPT):
+            words += _list_options(max(param.opts, key=len), options[key])
 
     stack = session.naming.find_stack(name).stack
     text = make_copied_script(template, stack, session.site, directives, words, argv)
@@ -366,9 +190,9 @@ def answer_template(
 
 def _list_options(option: str, value: object) -> list[Option]:
     """Return OPTION with its VALUE, as click parsed it, once for each of several."""
-    if value is False:
+    if value is False and not option.startswith("--no-"):
         return [(option.replace("--", "--no-", 1), None)]
-    if value is True:
+    if isinstance(value, bool):
         return [(option, None)]
 
     values = value if isinstance(value, tuple) else (value,)
@@ -378,79 +202,6 @@ def _list_options(option: str, value: object) -> list[Option]:
 def _was_typed(ctx: click.Context, key: str) -> bool:
     """Return whether an option was given on the command line, be it with its default value."""
     return ctx.get_parameter_source(key) is click.core.ParameterSource.COMMANDLINE
-
-
-def make_request(
-    ctx: click.Context,
-    name: str,
-    mode: str,
-    mounts: tuple[str, ...],
-    argv: tuple[str, ...],
-    *,
-    packages: tuple[str, ...],
-    project: Path | None,
-    stage: str,
-    stage_in: tuple[str, ...],
-    grace: int,
-    watchdog: int,
-    debug: int | None,
-    spare: int,
-    requeue_without: bool,
-    no_bind: bool,
-    batch: bool,
-    home: bool | None,
-    slurm: bool | None,
-    every: bool,
-    dry_run: bool,
-    **options: Any,
-) -> LaunchRequest:
-    """Return what was typed as a request. Options that are not ours go to srun or sbatch.
-
-    Raise InputError for options that those do not know either.
-    """
-    from hpcstack.core.errors import InputError
-    from hpcstack.launch.request import LaunchRequest, check_srun_options, resolve_mount
-
-    session: Session = ctx.obj
-    passed = ctx.meta["passed"]
-    # `--mem 10G` instead of `--mem=10G`: click took `10G` for the first word of the command
-    if passed and argv != ctx.meta["command"]:
-        raise InputError(
-            f"{argv[0]!r} comes before the `--`",
-            "hpcstack launch [STACK] [OPTIONS] -- train.py; srun's options: --mem=10G",
-            page="write-a-job-script",
-        )
-
-    mounts = tuple(map(resolve_mount, mounts))
-    own = [option for param in ctx.command.params for option in param.opts]
-    check_srun_options(passed, own, session.runner, batch=batch)
-    asked = parse_resources({**options, "batch": batch, "extra": (*options["extra"], *passed)})
-    requeue: tuple[str, ...] = ()
-    if requeue_without:
-        requeue = (*session.command_on(options["partition"]), "requeue")
-    return LaunchRequest(
-        argv,
-        asked,
-        name=name,
-        mode=mode,
-        runtime=options["runtime"],
-        mounts=mounts,
-        packages=packages,
-        project=project,
-        stage=stage,
-        stage_in=stage_in,
-        grace=grace,
-        watchdog=watchdog,
-        debug=debug,
-        spare=spare,
-        requeue=requeue,
-        bind=not no_bind,
-        batch=batch,
-        home=home,
-        slurm=slurm,
-        all_stderr=every,
-        only_shown=dry_run,
-    )
 
 
 def _answer_check(launch: PlannedLaunch, as_json: bool) -> NoReturn:

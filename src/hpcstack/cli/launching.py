@@ -25,9 +25,10 @@ def plan_request(session: Session, request: LaunchRequest) -> PlannedLaunch:
     return plan_launch(request, lambda: session.catalog, session.site, session.runner)
 
 
-def show_plan(launch: PlannedLaunch, as_json: bool, *, batch: bool, every: bool) -> None:
+def show_plan(launch: PlannedLaunch, as_json: bool) -> None:
     """Print what LAUNCH would run."""
-    shown = launch.script if every else launch.outline
+    batch = launch.request.batch
+    shown = launch.script if launch.request.all_stderr else launch.outline
     why = launch.plan.slurm_refuses
     if why:
         say(f"NOTE: Slurm would refuse it today: {why}")

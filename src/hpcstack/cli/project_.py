@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcstack.cli.interactive import Interactive, start_program
+from hpcstack.cli.interactive import Interactive, start_program, takes_launch
 from hpcstack.cli.session import Session, answer, json_option, say, show_progress
 
 if TYPE_CHECKING:
@@ -118,18 +118,19 @@ def build_(
     cls=Interactive,
     options_metavar="[FOLDER] [STACK] [OPTIONS OF launch] [-- ARGUMENTS...]",
 )
+@click.argument("folder", default="")
+@takes_launch
 @click.pass_context
-def shell_(ctx: click.Context) -> None:
+def shell_(
+    ctx: click.Context, /, folder: str, name: str, argv: tuple[str, ...], **options: Any
+) -> None:
     """Open a shell in which the project in FOLDER can be used, on a compute node.
 
     It is `hpcstack shell --project FOLDER`.
     """
-    own = ctx.meta["own"]
-    folder = "."
-    if own and not own[0].startswith("-") and Path(own[0]).is_dir():
-        folder, *own = own
-    ctx.meta["own"] = [*own, "--project", folder]
-    start_program(ctx, "bash")
+    if folder and not Path(folder).is_dir():  # it is left out, and the first word is the STACK
+        folder, name = "", folder
+    start_program(ctx, "bash", name, argv, {**options, "project": Path(folder or ".")})
 
 
 def _open(

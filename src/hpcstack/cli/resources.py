@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,8 +31,7 @@ class Passing(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
-        valued = {name for param in self.params if _takes_a_value(param) for name in param.opts}
-        args = join_values(args, own, valued)
+        args = join_values(args, own, list_valued(self.params))
 
         cut = args.index("--") if "--" in args else 0
         known = []
@@ -46,21 +45,22 @@ class Passing(click.Command):
         ctx.meta["command"] = tuple(args[cut + 1 :]) if "--" in args else None
 
         # Click would take the command's first word for a STACK that is left out.
-        if "--" in args and not self._has_stack(ctx, known):
-            known.append("")
+        if "--" in args:
+            known += [""] * self._count_missing(ctx, known)
 
         try:
             return super().parse_args(ctx, [*known, *args[cut:]])
         except click.NoSuchOption as error:
             raise self._explain_missing_dashes(ctx, args, error) or error from None
 
-    def _has_stack(self, ctx: click.Context, words: list[str]) -> bool:
-        """Return whether a STACK is among WORDS, which are those before the `--`."""
+    def _count_missing(self, ctx: click.Context, words: list[str]) -> int:
+        """Return how many arguments, such as a STACK, are not among WORDS, those before the `--`."""
         parser = self.make_parser(ctx)
         parser.ignore_unknown_options = True
         given, _, _ = parser.parse_args([one for one in words if one not in ("--help", "-h")])
+        single = (param for param in self.params if _is_single(param))
         # click has a value of its own, no string, for an argument that is missing
-        return isinstance(given.get("name"), str)
+        return sum(not isinstance(given.get(param.name or ""), str) for param in single)
 
     def _explain_missing_dashes(
         self, ctx: click.Context, args: list[str], error: click.NoSuchOption
@@ -86,8 +86,14 @@ class Passing(click.Command):
         )
 
 
-def _takes_a_value(param: click.Parameter) -> bool:
-    return isinstance(param, click.Option) and not param.is_flag and not param.count
+def _is_single(param: click.Parameter) -> bool:
+    return isinstance(param, click.Argument) and param.nargs == 1
+
+
+def list_valued(params: Iterable[click.Parameter]) -> set[str]:
+    """Return the words of those options among PARAMS that take a value."""
+    options = [param for param in params if isinstance(param, click.Option)]
+    return {word for param in options if not (param.is_flag or param.count) for word in param.opts}
 
 
 def join_values(args: list[str], own: set[str], valued: set[str] = frozenset()) -> list[str]:  # type: ignore[assignment]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hpcstack.cli.interactive import parse_words, runs_under_slurm
+from hpcstack.cli.interactive import request_program
+from hpcstack.cli.launch_options import starts_by_srun
 from hpcstack.cli.launching import plan_request, prepare_launch, run_launch, say_notes, show_plan
 from hpcstack.cli.session import Session, answer, say
 
@@ -17,7 +18,15 @@ if TYPE_CHECKING:
     import click
 
 
-def serve_page(ctx: click.Context, page: str, command: tuple[str, ...]) -> None:
+def serve_page(
+    ctx: click.Context,
+    page: str,
+    name: str,
+    command: tuple[str, ...],
+    options: dict[str, Any],
+    *,
+    as_json: bool,
+) -> None:
     """Submit a job that serves PAGE by COMMAND, and print how to reach it.
 
     Where there is no Slurm, COMMAND runs here, and says itself how it is reached.
@@ -28,19 +37,18 @@ def serve_page(ctx: click.Context, page: str, command: tuple[str, ...]) -> None:
 
     session: Session = ctx.obj
     about = PAGES[page]
-    own = list(ctx.meta["own"])
-    as_json = "--json" in own
-    is_job = runs_under_slurm(session, own)
-    as_job = [f"--job-name={page}", "--batch", "-N", "1"] if is_job else []
-    options = [word for word in own if word != "--json"]
-    # What was typed comes later, and wins.
-    words = [*as_job, *options, "--mode", "plain", "--", *command, *ctx.meta["arguments"]]
+    is_job = starts_by_srun(session, options["runtime"])
+    if is_job:
+        # What was typed comes later, and wins.
+        extra = (f"--job-name={page}", *options["extra"])
+        options = {**options, "batch": True, "extra": extra}
     # Without Slurm it serves as it does by default: on a port of this machine's loopback address.
     served = Served(page) if is_job else None
-    request = replace(parse_words(session, words), serves=served, needs=(about.package,))
+    asked = request_program(ctx, name, command, options)
+    request = replace(asked, serves=served, needs=(about.package,))
     launch = plan_request(session, request)
-    if "--dry-run" in own:
-        show_plan(launch, as_json, batch=is_job, every="--all" in own)
+    if request.only_shown:
+        show_plan(launch, as_json)
         return
 
     if is_job:

@@ -6,13 +6,13 @@ Tested in tests/unit/cli/test_verbs.py and tests/integration/test_pages_of_jobs.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from hpcstack.cli.interactive import Interactive
+from hpcstack.cli.interactive import Interactive, takes_launch
+from hpcstack.cli.session import json_option
 from hpcstack.core.errors import InputError
-
-WITH_FOLDERS = ("--project", "--with", "--mount", "--stage-in")
 
 
 @click.command(
@@ -20,8 +20,19 @@ WITH_FOLDERS = ("--project", "--with", "--mount", "--stage-in")
     cls=Interactive,
     options_metavar="FOLDER [STACK] [OPTIONS OF launch] [-- ARGUMENTS...]",
 )
+@click.argument("folder", metavar="FOLDER", default="")
+@takes_launch
+@json_option
 @click.pass_context
-def command(ctx: click.Context) -> None:
+def command(
+    ctx: click.Context,
+    /,
+    folder: str,
+    name: str,
+    argv: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Show the TensorBoard logs in FOLDER, by a job, and say how to reach it.
 
     STACK is the loaded module's by default. The options are those of `hpcstack launch`, such as -t
@@ -32,13 +43,12 @@ def command(ctx: click.Context) -> None:
     """
     from hpcstack.cli.serving import serve_page
 
-    own = ctx.meta["own"]
-    # The value of an option may be a folder, too.
-    places = [n for n, word in enumerate(own) if n == 0 or own[n - 1] not in WITH_FOLDERS]
-    at = next((n for n in places if Path(own[n]).is_dir()), -1)
-    if at < 0:
-        wrong = f"{own[0]} is no folder" if own else "which logs are to be shown?"
+    if not Path(folder).is_dir() and Path(name).is_dir() and name:
+        folder, name = name, folder  # the other way round
+    if not folder or not Path(folder).is_dir():
+        wrong = f"{folder} is no folder" if folder else "which logs are to be shown?"
         raise InputError(wrong, "hpcstack tensorboard runs/ STACK", page="run-jupyter")
-    folder = Path(own[at]).resolve()
-    ctx.meta["own"] = [*own[:at], *own[at + 1 :], "--mount", f"{folder}:{folder}"]
-    serve_page(ctx, "tensorboard", ("tensorboard", "--logdir", str(folder)))
+    logs = Path(folder).resolve()
+    mounts = (*options["mounts"], f"{logs}:{logs}")
+    command = ("tensorboard", "--logdir", str(logs), *argv)
+    serve_page(ctx, "tensorboard", name, command, {**options, "mounts": mounts}, as_json=as_json)

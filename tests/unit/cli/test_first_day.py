@@ -45,8 +45,8 @@ def test_a_template_keeps_what_is_asked(tmp_path: Path) -> None:
     assert "#SBATCH --time=30" in text
     assert "set -- other.py --lr '3 4'" in text
     assert (
-        "hpcstack launch pytorch-24.11 --mode torchrun --mount '/a b:/data' --with einops "
-        "--home -- "
+        "hpcstack launch pytorch-24.11 --mode torchrun --mount '/a b:/data' --home "
+        "--with einops -- "
     ) in text
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     none = run(tmp_path, "pytorch-24.11", "--template", "ddp", "-G", "0", "--", "x.py")
@@ -188,4 +188,4 @@ def test_options_of_srun_as_people_write_them(words: list[str], as_typed: list[s
 def test_where_what_python_runs_begins(words: list[str], begins: int) -> None:
     from hpcstack.cli.interactive import _begins
 
-    assert _begins(words) == begins
+    assert _begins(words, {"-N", "-c"}) == begins
