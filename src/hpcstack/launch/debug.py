@@ -65,9 +65,3 @@ def check_debug(request: LaunchRequest, *, uses_slurm: bool) -> None:
             "--mode torchrun; deepspeed.initialize needs no other",
             page="debug-a-rank",
         )
-    if request.watchdog:
-        raise InputError(
-            "--watchdog would end a step that waits for somebody to type",
-            "leave one of --debug and --watchdog out",
-            page="debug-a-rank",
-        )

@@ -28,6 +28,7 @@ from hpcstack.core.errors import HpcstackError, InputError, SlurmError
 from hpcstack.core.files import read_text, write_text
 from hpcstack.core.process import ReadFailed
 from hpcstack.core.progress import Progress
+from hpcstack.launch.exclusions import list_given
 from hpcstack.launch.record import read_launch
 from hpcstack.launch.request import Served
 from hpcstack.launch.resources import Resources
@@ -143,20 +144,23 @@ def _is_own(path: Path) -> bool:
         return False
 
 
+OF_NO_KERNEL = (
+    "--grace",
+    "--watchdog",
+    "--spare",
+    "--requeue-without",
+    "--elastic",
+    "--restarts",
+)
+
+
 def list_request_words(request: LaunchRequest) -> list[str]:
     """Return REQUEST as options of `hpcstack launch` that mean the same in any folder.
 
     Raise InputError for options that mean nothing for a kernel.
     """
-    others = {
-        "--grace": request.grace,
-        "--watchdog": request.watchdog,
-        "--spare": request.spare,
-        "--requeue-without": request.requeue,
-        "--elastic": request.resources.elastic,
-        "--restarts": request.resources.restarts,
-    }
-    wrong = [option for option, value in others.items() if value]
+    given = list_given(request)
+    wrong = [option for option in OF_NO_KERNEL if option in given]
     if wrong:
         raise InputError(
             f"{', '.join(wrong)}: a kernel has no use for it", "leave it out", page="run-jupyter"

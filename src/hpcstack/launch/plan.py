@@ -14,6 +14,7 @@ from hpcstack.launch import commands, limits
 from hpcstack.launch.binding import Binding, bind_ranks, may_bind_by_node
 from hpcstack.launch.debug import check_debug, list_debug_variables, wrap_debugged
 from hpcstack.launch.domains import Placement, place_nodes
+from hpcstack.launch.exclusions import OF_SLURM, check_exclusions, list_given
 from hpcstack.launch.failure import OWN_FAILURE
 from hpcstack.launch.modes import (
     MODES,
@@ -61,6 +62,7 @@ from hpcstack.store.contents import read_about
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from hpcstack.core.process import Runner
     from hpcstack.hardware.compatibility import Fit
@@ -844,14 +846,11 @@ def _check_request(
         commands.check_starter(mode, request.command)
     check_debug(request, uses_slurm=runtime.uses_slurm)
     check_served(request)
-    if request.watchdog:
-        _check_watchdog(resources.extra, job=request.batch)
-    if request.spare:
-        _check_spare(request, allocation, staged)
-    if request.requeue:
-        _check_requeue(request, allocation)
+    given = list_given(request)
+    check_exclusions(given | ({"--stage"} if staged else set()))
+    _check_job(request, allocation)
     if not runtime.uses_slurm:
-        _check_local(request, staged)
+        _check_local(request, given)
         return
     _check_cluster(resources.extra.value("--clusters"), client)
     if not site.partitions:
@@ -906,111 +905,29 @@ def _slurm_refusal(
     return None
 
 
-def _check_watchdog(given: SlurmOptions, *, job: bool) -> None:
-    """Raise InputError where the step's output does not pass through srun, which is watched.
-
-    In a JOB of its own, --output and --error name the job's files, and srun still writes to them.
-    """
-    if given.has("--pty"):
-        raise InputError(
-            "--watchdog cannot watch a step that has a terminal of its own (--pty)",
-            "leave one of them out",
-        )
-    files = [one.word for one in given.given if one.name in ("--output", "--error")]
-    if files and not job:
-        raise InputError(
-            f"--watchdog watches what srun prints, and {files[0]} sends it to a file instead",
-            "leave one of them out",
-        )
-
-
-def _check_requeue(request: LaunchRequest, allocation: Mapping[str, str]) -> None:
-    """Raise InputError where no batch job would fail, or it may not start again."""
-    resources = request.resources
-    if not request.batch and not allocation:
-        raise InputError(
-            "--requeue-without is for batch jobs: only they can start again",
-            "add --batch, or write it into a job script",
-            page="start-despite-a-bad-node",
-        )
-    if resources.extra.has("--no-requeue"):
-        raise InputError(
-            "--requeue-without and --no-requeue exclude each other",
-            "leave one of them out",
-            page="start-despite-a-bad-node",
-        )
-    if resources.nodelist:
-        raise InputError(
-            "--requeue-without chooses other nodes, and -w names them",
-            "leave one of them out",
-            page="start-despite-a-bad-node",
-        )
-    if resources.extra.has("--pty"):
-        raise InputError(
-            "--requeue-without runs the step from a script, and --pty needs the terminal",
-            "leave one of them out",
-            page="start-despite-a-bad-node",
-        )
-
-
-def _check_spare(
-    request: LaunchRequest, allocation: Mapping[str, str], staged: Staging | None
-) -> None:
-    """Raise InputError where the nodes are fixed already, or something else would run on them all.
-
-    Spare nodes are asked for in a new job, whose script then leaves out the unhealthy ones.
-    """
-    resources = request.resources
-    if allocation:
+def _check_job(request: LaunchRequest, allocation: Mapping[str, str]) -> None:
+    """Raise InputError where spare nodes have no new job, or there is no batch job to start again."""
+    if request.spare and allocation:
         raise InputError(
             "--spare needs a new job, and this shell is in one already",
             "leave it out, or add --batch",
             page="start-despite-a-bad-node",
         )
-
-    if resources.elastic:
+    if request.requeue and not request.batch and not allocation:
         raise InputError(
-            "--spare and --elastic are two ways of doing without a node",
-            "leave one of them out",
-            page="start-despite-a-bad-node",
-        )
-    if resources.nodelist:
-        raise InputError(
-            "--spare chooses among the nodes of the job, and -w names them",
-            "leave one of them out",
-            page="start-despite-a-bad-node",
-        )
-    if staged:
-        raise InputError(
-            "--spare does not work with --stage or --stage-in: they copy to all nodes of the job",
-            "leave one of them out",
-            page="start-despite-a-bad-node",
-        )
-    if resources.extra.has("--pty"):
-        raise InputError(
-            "--spare runs the step from a script, and --pty needs the terminal",
-            "leave one of them out",
+            "--requeue-without is for batch jobs: only they can start again",
+            "add --batch, or write it into a job script",
             page="start-despite-a-bad-node",
         )
 
 
-def _check_local(request: LaunchRequest, staged: Staging | None) -> None:
-    """Raise InputError for options that mean nothing without Slurm."""
+def _check_local(request: LaunchRequest, given: AbstractSet[str]) -> None:
+    """Raise InputError for options that mean nothing without Slurm, among those that are GIVEN."""
     mode = request.mode
     resources = request.resources
 
     # The site's own way of staging is left out without a word; only what was asked for is refused.
-    stages = bool(request.stage or request.stage_in)
-    asked = {
-        "--slurm": request.slurm,
-        "--batch": request.batch,
-        "--grace": request.grace,
-        "--watchdog": request.watchdog,
-        "--spare": request.spare,
-        "--requeue-without": request.requeue,
-        "--stage and --stage-in": staged and stages,
-    }
-    wrong = [option for option, value in asked.items() if value]
+    wrong = [option for option in OF_SLURM if option in given]
     if wrong:
         raise InputError(
             f"{', '.join(wrong)}: there is no Slurm in this step, only this machine",

@@ -669,7 +669,7 @@ def test_a_job_that_may_start_again_without_a_node(tmp_path: Path) -> None:
             planned(extra)
     with pytest.raises(InputError, match="is for batch jobs"):
         planned(job=False)
-    with pytest.raises(InputError, match="-w names them"):
+    with pytest.raises(InputError, match="--requeue-without and --nodelist exclude each other"):
         planned(nodelist="n1,n2")
 
 
@@ -749,7 +749,7 @@ def test_spare_nodes_are_the_jobs_and_the_step_takes_the_healthy_ones(tmp_path: 
     assert "--nodes=6" in make_salloc_line(made)
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
     for resources, word in (
-        (Resources(nodelist="n1"), "-w names them"),
+        (Resources(nodelist="n1"), "--spare and --nodelist exclude each other"),
         (Resources(elastic="1:2"), "--elastic"),
     ):
         with pytest.raises(InputError, match=word):
