@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
     from hpcstack.core.process import Runner
     from hpcstack.hardware.compatibility import Fit
-    from hpcstack.launch.request import LaunchRequest, Served
+    from hpcstack.launch.request import LaunchRequest
     from hpcstack.launch.staging import Staging
     from hpcstack.project.added import Added
     from hpcstack.site.injection import Brought
@@ -90,24 +90,21 @@ class Spare:
 class Plan:
     """The command line of a step and its environment, with the reasons for them.
 
-    `staged` is copied to the nodes before the line runs.
+    It is that of `request`, whose mode is settled. `staged` is copied to the nodes before the line
+    runs.
     """
 
     parts: tuple[Part, ...]
     settings: tuple[Variable, ...]
+    request: LaunchRequest
     runtime: str
     reason: str
-    mode: str
     fit: Fit | None = None
     staged: Staging | None = None
-    grace: int = 0
-    watchdog: int = 0
-    requeue: tuple[str, ...] = ()  # as in LaunchRequest
     ranks: int = 1  # per node
     virtual_gpus: int = 0  # per node: GPUs that Slurm counts and no device stands for
     spare: Spare | None = None
     brought: tuple[Brought, ...] = ()  # the nodes' own libraries that the container is given
-    served: Served | None = None
     # Tasks of each node, where the nodes are put into the order of their NVLink domains first
     ordered: int = 0
     warnings: tuple[str, ...] = ()  # what could be had better, or is not known
@@ -122,14 +119,18 @@ class Plan:
         return {one.name: one.value for one in self.settings}
 
     @property
+    def mode(self) -> str:
+        return self.request.mode
+
+    @property
     def needs_script(self) -> bool:
         """Whether the step needs more than srun.
 
         That is staging, a grace period, a watchdog, spare nodes, another start, or nodes in order.
         """
-        return bool(
-            self.staged or self.grace or self.watchdog or self.spare or self.requeue or self.ordered
-        )
+        asked = self.request
+        is_asked_for = asked.grace or asked.watchdog or asked.requeue
+        return bool(is_asked_for or self.staged or self.spare or self.ordered)
 
     def shown(self) -> str:
         """Return the line, with its variables before it, as it can be typed into a shell."""
@@ -225,19 +226,15 @@ def plan_step(
     return Plan(
         parts=(*words_before, *runtime.parts(step)),
         settings=tuple(_list_settings(runtime, step, variables)),
+        request=request,
         runtime=runtime.name,
         reason=reason,
-        mode=mode,
         fit=_judge_fit(artifact, types),
         staged=staged,
-        grace=request.grace,
-        watchdog=request.watchdog,
-        requeue=request.requeue,
         ranks=share.ranks,
         virtual_gpus=0 if here else _count_virtual_gpus(resources, share),
         spare=spare,
         brought=brought,
-        served=request.serves,
         ordered=_count_ordered_tasks(options) if placement.spans else 0,
         warnings=tuple(filter(None, warnings)),
         slurm_refuses=refusal.message if refusal else "",

@@ -82,9 +82,7 @@ def plan_launch(
             page="describe-your-cluster",
         )
     doubt = "; ".join(filter(None, (chosen.doubt, _note_own_image(chosen))))
-    return PlannedLaunch(
-        request, plan, artifact, chosen.why, site, runner, added, doubt, chosen.release
-    )
+    return PlannedLaunch(plan, artifact, chosen.why, site, runner, added, doubt, chosen.release)
 
 
 def _note_own_image(chosen: ChosenImage) -> str:

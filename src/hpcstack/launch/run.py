@@ -82,12 +82,11 @@ def asks_for_a_terminal(command: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True)
 class PlannedLaunch:
-    """One launch: the request, its plan, the image and why that image was chosen.
+    """One launch: its plan, the image and why that image was chosen.
 
     `doubt` says in what the image may differ from what its user expects; it is often empty.
     """
 
-    request: LaunchRequest
     plan: Plan
     artifact: Artifact
     why: str
@@ -96,6 +95,10 @@ class PlannedLaunch:
     added: Added | None = None
     doubt: str = ""
     release: str = ""  # that the image is; empty where it is none
+
+    @property
+    def request(self) -> LaunchRequest:
+        return self.plan.request
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -342,7 +345,7 @@ class PlannedLaunch:
             list(self.plan.settings), self.artifact.environment, os.environ
         )
         wanted = self.added.wanted if self.added else ()
-        facts = (self.plan, self.artifact, self.why, self.command, settings, os.environ, wanted)
+        facts = (self.plan, self.artifact, self.why, settings, os.environ, wanted)
         try:
             return record.begin_record(*facts, allocation=allocation)
         except OSError as error:

@@ -63,6 +63,8 @@ def render_script(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...
     failure = ""
     if not on_terminal(plan.parts):
         failure = render_failure_reader()
+    served = plan.request.serves
+    requeue = plan.request.requeue
     spare = None
     if plan.spare:
         spare = {"nodes": plan.spare.nodes, "script": plan.spare.script}
@@ -75,12 +77,12 @@ def render_script(plan: Plan, artifact: Artifact, why: str, job: tuple[Part, ...
         directives=job,
         staging=_list_staging(plan),
         failure=failure,
-        grace=plan.grace,
+        grace=plan.request.grace,
         watchdog=_list_watchdog(plan),
         spare=spare,
         order=_list_order(plan, parts),
-        served=plan.served.folder.replace("JOB", "$SLURM_JOB_ID") if plan.served else "",
-        requeue={"command": plan.requeue, "most": MOST_RESTARTS} if plan.requeue else None,
+        served=served.folder.replace("JOB", "$SLURM_JOB_ID") if served else "",
+        requeue={"command": requeue, "most": MOST_RESTARTS} if requeue else None,
         settings=plan.settings,
         scripts=scripts,
         parts=[(" ".join(map(format_word, part.words)), part.why) for part in parts],
@@ -129,11 +131,11 @@ def _list_watchdog(plan: Plan) -> dict[str, object] | None:
     `every` is how often it looks, in seconds: four times within its limit, or every 15 s where the
     limit is longer than a minute.
     """
-    if not plan.watchdog or on_terminal(plan.parts):
+    if not plan.request.watchdog or on_terminal(plan.parts):
         return None
     return {
-        "seconds": plan.watchdog,
-        "every": max(1, min(15, plan.watchdog // 4)),
+        "seconds": plan.request.watchdog,
+        "every": max(1, min(15, plan.request.watchdog // 4)),
         "script": data.read_script("on-node/stacks.sh"),
         "spy": find_lent_spy(),
         "answer": ANSWER_S,
@@ -194,7 +196,7 @@ def list_directives(plan: Plan) -> tuple[Part, ...]:
     """
     own = [with_spare(part, plan) for part in plan.parts if is_of_the_job(part)]
     named = {part.option for part in own}
-    if plan.requeue:
+    if plan.request.requeue:
         why = "it may start again, without a node that is to blame"
         if "--requeue" not in named:
             own.append(make_option("--requeue", None, why))

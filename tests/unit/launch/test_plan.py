@@ -625,7 +625,7 @@ def test_a_watchdog_is_a_readable_part_of_the_script_and_refused_where_it_would_
     for extra in ("--pty", "--output=x", "--error=x"):
         with pytest.raises(InputError, match="--watchdog"):
             planned(extra, job=False, watchdog=60)
-    assert planned("--output=x", watchdog=60).watchdog == 60
+    assert planned("--output=x", watchdog=60).request.watchdog == 60
 
 
 @pytest.mark.shellcheck

@@ -14,6 +14,7 @@ from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.launch import record
 from hpcstack.launch.plan import Plan
+from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.variables import ValueOrigin, Variable
 from hpcstack.runtimes import Part
 from hpcstack.slurm.state import UNKNOWN, JobState
@@ -23,7 +24,8 @@ ARTIFACT = Artifact(
     stack="pytorch-24.11", key="k", sha256="0" * 64, size=1, platform="linux/amd64", engine="apptainer", lock_sha256="0" * 64,
     base="b:1", stand_in="", suite="0", facts={}, apt={}, pip={}, folder="/store/images/k",
 )  # fmt: skip
-PLAN = Plan((Part(("srun", "true")),), (), "apptainer", "named", "plain")
+REQUEST = LaunchRequest(("true",), mode="plain", home=True)
+PLAN = Plan((Part(("srun", "true")),), (), REQUEST, "apptainer", "named")
 
 
 @pytest.fixture(autouse=True)
@@ -34,9 +36,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def begin(*settings: Variable) -> Path:
-    return record.begin_record(
-        PLAN, ARTIFACT, "the image built last", ("true",), list(settings), {}
-    )
+    return record.begin_record(PLAN, ARTIFACT, "the image built last", list(settings), {})
 
 
 @pytest.mark.parametrize(
@@ -113,16 +113,14 @@ def test_a_home_that_is_full_keeps_no_launch_from_running(
     """researcher 6: "no space left (.../store), name another store in site.yaml", and nothing ran."""
     from conftest import make_site
     from hpcstack.core.process import Runner
-    from hpcstack.launch.request import LaunchRequest
     from hpcstack.launch.run import PlannedLaunch
 
     (tmp_path / "full").write_text("a file, where a folder is wanted")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "full"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    here = Plan((Part(("sh", "-c", "exit 3")),), (), "local", "named", "plain")
-    request = LaunchRequest(("true",), home=True)
-    launch = PlannedLaunch(request, here, ARTIFACT, "why", make_site(tmp_path), Runner())
+    here = Plan((Part(("sh", "-c", "exit 3")),), (), REQUEST, "local", "named")
+    launch = PlannedLaunch(here, ARTIFACT, "why", make_site(tmp_path), Runner())
     assert launch.run()[0] == 3
     said = capfd.readouterr().err
     assert f"{tmp_path}/full/hpcstack cannot be written" in said
