@@ -156,7 +156,9 @@ def judged(cluster: Cluster) -> Report:
             found.rows += [_node_row(code, cluster, node) for code in ON_NODES]
             found.rows += _after(cluster, node)
     found.rows += _rank_rows(cluster)
-    size = SuiteRun(len(cluster.nodes), cluster.world, ",".join(CODES), "standard")
+    nodes = len(cluster.nodes)
+    asked = Request("", ",".join(CODES), "standard", nodes=nodes, ranks=cluster.world // nodes)
+    size = SuiteRun(asked)
     found.rows += make_host_rows(size, found.inventory)
     found.seen = set(range(cluster.world))
     report = Report(

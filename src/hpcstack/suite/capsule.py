@@ -15,7 +15,7 @@ import json
 import re
 import tarfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from hpcstack.core import descriptors
@@ -229,15 +229,11 @@ def judge_capsule(capsule: Capsule) -> Report:
             except NotRecorded:
                 continue  # the inventory of that time counts
 
-    run = SuiteRun(
-        max(1, request.nodes),
-        max(1, report.world_size),
-        request.tests,
-        request.tier,
-        request.skip,
-        own=read_own_runs(request.own),
-        node_types=(report.node_type,),
-    )
+    nodes = max(1, request.nodes)
+    ranks = max(1, report.world_size // nodes)
+    settled = replace(request, nodes=nodes, ranks=ranks)
+    own_checks = read_own_runs(request.own)
+    run = SuiteRun(settled, own=own_checks, node_types=(report.node_type,))
     found.add({"rows": make_host_rows(run, found.inventory)})
     reported = {one.code: one for one in report.outcomes}
     with_rows = {row["code"] for row in found.rows}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import HpcstackError
 from hpcstack.launch.plan import plan_step
 from hpcstack.launch.request import LaunchRequest
-from hpcstack.suite.own_checks import write_own_runs
 from hpcstack.suite.steps import python_path, watch_steps
 from hpcstack_smoke.own import find_missing, make_skip, name_file, parse_own_run
 from hpcstack_smoke.result import write_document
@@ -58,7 +57,7 @@ class MpiSteps:
         or failed; each rank leaves a document of its own.
         """
         lost = {}
-        for document in write_own_runs(self.run.own):
+        for document in self.run.request.own:
             run = parse_own_run(document)
             if run.on != "mpi":
                 continue
@@ -96,7 +95,7 @@ class MpiSteps:
         ranks = replace(
             self.resources,
             nproc_per_node=0,
-            ntasks_per_node=self.run.ranks_per_node,
+            ntasks_per_node=self.run.request.ranks,
             cpus_per_task=0,
         )
         request = LaunchRequest(

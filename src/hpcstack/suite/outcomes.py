@@ -17,13 +17,14 @@ from hpcstack.report.model import WORST, is_lower_better
 from hpcstack.suite.own_checks import OwnEvidence, make_own_rows
 from hpcstack_smoke.agent import import_check
 from hpcstack_smoke.result import run_check
-from hpcstack_smoke.select import MINUTES, SCOPES, Check, select_checks
+from hpcstack_smoke.select import SCOPES, Check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from hpcstack.recipe.own_checks import OwnCheck
     from hpcstack.site.load import NodeType
+    from hpcstack_smoke.request import Request
     from hpcstack_smoke.result import Result
 
 # how the last line of a traceback begins, with or without torchrun's mark of the rank
@@ -42,15 +43,9 @@ NO_SHARE = Share(gpus=0, ranks=1, cpus=0)
 
 @dataclass(frozen=True)
 class SuiteRun:
-    """One run of the suite: which checks, on how many nodes and ranks, and where it writes."""
+    """One run of the suite: what it is asked to do, and what hpcstack alone needs to know of it."""
 
-    nodes: int
-    world: int  # ranks on all nodes
-    tests: str = ""  # codes, families or groups, separated by commas
-    tier: str = "quick"
-    skip: str = ""  # what to leave out, as in `tests`
-    minutes: float = MINUTES  # of a burn
-    folder: Path = Path()  # into which its nodes and ranks write
+    request: Request  # which the suite in the image reads, too
     share: Share = NO_SHARE  # what it gets of each node
     here: bool = False  # on this machine, without Slurm
     own: Mapping[str, OwnCheck] = field(default_factory=dict)  # {code: own check} that it has
@@ -63,13 +58,22 @@ class SuiteRun:
         return self.node_types[0] if len(self.node_types) == 1 else ""
 
     @property
-    def ranks_per_node(self) -> int:
-        """How many ranks each node has."""
-        return self.world // self.nodes
+    def folder(self) -> Path:
+        """The folder into which its nodes and ranks write."""
+        return Path(self.request.output)
+
+    @property
+    def nodes(self) -> int:
+        return self.request.nodes
+
+    @property
+    def world(self) -> int:
+        """How many ranks all nodes have together."""
+        return self.request.ranks * self.request.nodes
 
     def select(self, scope: str) -> list[Check]:
         """Return the checks of SCOPE that it is asked for."""
-        return select_checks(self.tests, scope, self.tier, self.skip)
+        return self.request.checks(scope)
 
     def expected(self, scope: str) -> int:
         """Return how many rows a check of SCOPE has when all have answered."""

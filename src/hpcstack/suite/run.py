@@ -97,6 +97,7 @@ def check_names(words: str, own: Mapping[str, OwnCheck]) -> tuple[str, ...]:
 
 def prepare_run(
     stack: Stack,
+    artifact: Artifact,
     request: SuiteRequest,
     resources: Resources,
     site: Site,
@@ -104,10 +105,11 @@ def prepare_run(
     *,
     here: bool,
 ) -> SuiteRun:
-    """Make a new folder for a run, and settle its checks and how many ranks each node has.
+    """Make a new folder for a run in ARTIFACT, and settle all that it is asked to do.
 
-    On nodes without real GPUs that is what RESOURCES say, or CPU_RANKS. CLIENT is asked about a job
-    that this shell is in. Raise InputError where nobody knows how many GPUs a node has.
+    That is its checks, how many ranks each node has, and what the site promises of its nodes. On
+    nodes without real GPUs the ranks are what RESOURCES say, or CPU_RANKS. CLIENT is asked about a
+    job that this shell is in. Raise InputError where nobody knows how many GPUs a node has.
     """
     allocation = find_allocation(os.environ)
     kinds = () if here else list_node_types(resources, site, allocation, client)
@@ -127,64 +129,44 @@ def prepare_run(
         folder.mkdir(parents=True)
 
     ranks = taken.ranks if taken.gpus else resources.nproc_per_node or CPU_RANKS
-    tests = ",".join(request.tests or stack.tests)
-    skip = ",".join(request.skip)
     own = select_own_checks(list_own_checks(stack, site), request.tests, request.tier, request.skip)
-    return SuiteRun(
-        nodes=resources.nodes,
-        world=ranks * resources.nodes,
-        tests=tests,
-        tier=request.tier,
-        skip=skip,
-        minutes=request.minutes,
-        folder=folder,
-        share=taken,
-        here=here,
-        own=own,
-        node_types=kinds,
-        node=node,
-    )
-
-
-def request_of(run: SuiteRun, artifact: Artifact, site: Site) -> Request:
-    """Return what the suite in the image is to read.
-
-    That is what was asked for, and what the site promises of its nodes.
-    """
-    brought = () if run.here else bring_libraries(site, run.node_types, artifact, run.nodes)
+    tests = request.tests or stack.tests
+    brought = () if here else bring_libraries(site, kinds, artifact, resources.nodes)
     mapped = tuple(dict.fromkeys(name for one in brought for name in one.mapped))
-
-    return Request(
-        str(run.folder),
-        run.tests,
-        run.tier,
-        run.skip,
-        artifact.stack,
-        run.share.gpus,
-        run.ranks_per_node,
-        run.nodes,
-        STALL_S[run.tier],
-        _deadline(run),
-        minutes=run.minutes,
+    settled = Request(
+        output=str(folder),
+        tests=",".join(tests),
+        tier=request.tier,
+        skip=",".join(request.skip),
+        stack=artifact.stack,
+        gpus=taken.gpus,
+        ranks=ranks,
+        nodes=resources.nodes,
+        stall_s=STALL_S[request.tier],
+        deadline_s=_find_deadline(request, tests, own, resources.nodes),
+        minutes=request.minutes,
         injected=mapped,
         injected_at=HOST_PLACE if mapped else "",
-        own=write_own_runs(run.own),
-        **list_promised(run.node, site),
+        own=write_own_runs(own),
+        **list_promised(node, site),
     )
+    return SuiteRun(settled, taken, here, own, kinds, node)
 
 
-def _deadline(run: SuiteRun) -> float:
-    """Return how many seconds all of a run may take.
+def _find_deadline(
+    request: SuiteRequest, tests: tuple[str, ...], own: Mapping[str, OwnCheck], nodes: int
+) -> float:
+    """Return how many seconds all of a run of TESTS and the OWN checks on NODES may take.
 
     That is the time for all ranks to join, twice what its tier takes, the minutes of a burn, what
     servers may take to start if their checks were named, and the time limits of own checks.
     """
-    deadline = start_s(run.nodes) + 2.0 * TIER_SECONDS[run.tier]
-    if run.tier == BURN:
-        deadline += 60.0 * run.minutes
-    if "serve" in run.tests:
+    deadline = start_s(nodes) + 2.0 * TIER_SECONDS[request.tier]
+    if request.tier == BURN:
+        deadline += 60.0 * request.minutes
+    if any(word.partition(".")[0] == "serve" for word in tests):
         deadline += SERVERS_S
-    return deadline + sum(check.time_limit for check in run.own.values())
+    return deadline + sum(check.time_limit for check in own.values())
 
 
 def list_promised(node: NodeType | None, site: Site) -> dict[str, Any]:
@@ -253,7 +235,7 @@ def run_suite(
     runtime_name = site.runtime if request.runtime == "auto" else request.runtime
     runtime, _ = choose_runtime(runtime_name, runner)
     here = not runtime.uses_slurm
-    run = prepare_run(stack, request, resources, site, Client(runner), here=here)
+    run = prepare_run(stack, artifact, request, resources, site, Client(runner), here=here)
     folder = run.folder
     suite = _write_host_suite(run) if request.suite_from_host else None
 
@@ -261,7 +243,7 @@ def run_suite(
         run, artifact, resources, site, runner, runtime=request.runtime, suite=suite
     )
     write_text(folder / "command.txt", plan.shown() + "\n")
-    write_request(request_of(run, artifact, site))
+    write_request(run.request)
     nodes = format_count(run.nodes, "node")
     say(f"{run.world} ranks on {nodes} by {plan.runtime} ({plan.reason})")
 
@@ -293,7 +275,7 @@ def run_suite(
         image_sha256=artifact.sha256,
         suite=suite_version if suite else artifact.suite,
         suite_from_host=bool(suite),
-        tier=run.tier,
+        tier=request.tier,
         runtime=plan.runtime,
         backend=found.backend,
         nodes=tuple(sorted(found.hosts)),

@@ -7,8 +7,9 @@ from typing import Any
 
 from hpcstack.report import Outcome, merge_rows
 from hpcstack.suite.outcomes import RunFiles, SuiteRun, find_telling_line, judge_lag, make_outcomes
+from hpcstack_smoke.request import Request
 
-SIZE = SuiteRun(nodes=2, world=4, tests="ddp.fp32", tier="quick")
+SIZE = SuiteRun(Request("", "ddp.fp32", "quick", nodes=2, ranks=2))
 
 
 def row(rank: int, status: str = "PASS", code: str = "ddp.fp32", **more: Any) -> dict[str, Any]:
@@ -75,7 +76,12 @@ def test_an_agents_word_for_its_image_counts_for_all_its_ranks() -> None:
 
 
 def test_families_stay_together() -> None:
-    codes = [one.code for one in make_outcomes(SuiteRun(1, 1, "", "full"), RunFiles(), "")]
+    codes = [
+        one.code
+        for one in make_outcomes(
+            SuiteRun(Request("", "", "full", nodes=1, ranks=1)), RunFiles(), ""
+        )
+    ]
     families = [code.partition(".")[0] for code in codes]
     assert len([1 for a, b in pairwise(families) if a != b]) == len(set(families)) - 1
 
