@@ -107,6 +107,14 @@ def test_many_lines_are_searched_in_seconds() -> None:
     assert processor_seconds() - began < 20
 
 
+def test_why_a_message_is_about_a_machine_is_written_down() -> None:
+    why = parse_yaml((DATA / "of-node.yaml").read_text(), "of-node.yaml").value
+    of_node = {signature.id for signature in read_signatures() if signature.of_node}
+    assert set(why["of_node"]) == of_node
+    assert set(why["of_none"]) <= set(IDS) - of_node
+    assert all(reason.endswith((".", ")")) for reason in why["of_node"].values())
+
+
 def test_the_root_comes_before_its_echoes() -> None:
     log = "\n".join(
         LINES[id_] for id_ in ("slurm-step-cancelled", "slurm-task-exit-code", "slurm-oom-kill")
