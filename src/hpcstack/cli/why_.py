@@ -30,11 +30,12 @@ def command(variable: str, what: str, as_json: bool) -> None:
     """
     from hpcstack.core.errors import did_you_mean
     from hpcstack.launch.record import explain_made, find_launch
+    from hpcstack.runtimes import find_plain_name
 
     launch = find_launch(what)
     rows: dict[str, dict[str, Any]] = {}
     for row in launch.document["environment"]:
-        rows[row["name"].removeprefix("APPTAINERENV_")] = row
+        rows[find_plain_name(row["name"])] = row
     row = rows.get(variable) or explain_made(variable, launch)
 
     document = {"launch": str(launch.folder), "job": launch.job, "variable": variable, "set": row}

@@ -26,6 +26,7 @@ from hpcstack.core.files import make_private_folder, write_text
 from hpcstack.launch.record import find_launch
 from hpcstack.launch.secrets import is_secret
 from hpcstack.launch.stacks import RunningJob, query_running
+from hpcstack.runtimes import RUNTIMES, find_plain_name
 from hpcstack.slurm.client import Client
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ FOUND = re.compile(
     re.MULTILINE,
 )
 ANSWER_S = 30
-IMAGE_SUFFIXES = (".sqsh", ".sif", ".img")
 
 
 @dataclass(frozen=True)
@@ -129,40 +129,31 @@ def enter_rank(
 def make_second_start(launch: Launch) -> list[str]:
     """Return the words that start a second container as that of LAUNCH was.
 
-    Raise InputError where it was not started by Apptainer.
+    Raise InputError where its runtime starts none.
     """
     argv = [str(word) for word in launch.document["argv"]]
-    begin = next((n for n, word in enumerate(argv) if word == "apptainer"), None)
-    # The image is the first of its kind that is no mount: what follows it is the user's command.
-    image = next(
-        (
-            n
-            for n, word in enumerate(argv)
-            if begin is not None
-            and n > begin
-            and word.endswith(IMAGE_SUFFIXES)
-            and argv[n - 1] != "--bind"
-        ),
-        None,
-    )
-    if begin is None or image is None:
+    runtime = RUNTIMES.get(launch.runtime)
+    words = runtime.find_second_start(argv) if runtime else []
+    if not words:
         raise InputError(
             f"job {launch.job} was started by a set-uid program that is not known here",
             "start it by hpcstack launch",
             page="enter-a-running-job",
         )
-    return argv[begin : image + 1]
+    return words
 
 
 def list_second_variables(launch: Launch) -> dict[str, str]:
-    """Return the variables by which Apptainer sets those of the container of LAUNCH.
+    """Return the runtime's variables by which those of the container of LAUNCH were set.
 
     Those that look like secrets were not recorded.
     """
+    runtime = RUNTIMES[launch.runtime]
+    own = {str(one["name"]): str(one["value"]) for one in launch.document.get("environment", [])}
     return {
-        str(one["name"]): str(one["value"])
-        for one in launch.document.get("environment", [])
-        if str(one["name"]).startswith("APPTAINER") and not is_secret(str(one["name"]), "")
+        name: value
+        for name, value in own.items()
+        if (name in runtime.reasons or find_plain_name(name) != name) and not is_secret(name, "")
     }
 
 

@@ -353,7 +353,7 @@ def _make_step(
         slurm=tuple(options),
         mounts=mounts.pairs,
         squashfs=squashfs,
-        hook=keep_hook(len(squashfs)) if squashfs and runtime.tool == "enroot" else None,
+        hook=keep_hook(len(squashfs)) if squashfs and runtime.uses_hooks else None,
         workdir=request.workdir or Path.cwd(),
         home=request.home is not False,
         mounted_home=mounts.home,
@@ -758,19 +758,20 @@ def _count_ordered_tasks(options: Sequence[Part]) -> int:
 def _list_settings(chosen: Runtime, step: Step, given: list[Variable]) -> list[Variable]:
     """Return the variables that the line is started with, each with where it comes from.
 
-    They are named in the form of the CHOSEN runtime, e.g. APPTAINERENV_NAME. GIVEN are those of the
+    They are named in the form of the CHOSEN runtime, which may put a prefix before them. GIVEN are those of the
     step, whose origins and reasons are kept.
     """
     known = {one.name: one for one in given}
     out = []
     for name, value in chosen.environment(step).items():
-        plain = name.removeprefix("APPTAINERENV_")
+        plain = name.removeprefix(chosen.variable_prefix)
         if plain in known:
             out.append(replace(known[plain], name=name, value=value))
         elif plain in step.image_environment and plain != name:
             out.append(Variable(name, value, ValueOrigin.IMAGE, "otherwise this shell's would win"))
         else:
-            out.append(Variable(name, value, ValueOrigin.RUNTIME, REASONS.get(plain, "")))
+            why = chosen.reasons.get(plain) or REASONS.get(plain, "")
+            out.append(Variable(name, value, ValueOrigin.RUNTIME, why))
     if chosen.uses_slurm:
         status = os.environ.get("SLURM_EXIT_ERROR", str(OWN_FAILURE))
         why = "tells a failure of srun's own from one of the command"
@@ -780,7 +781,6 @@ def _list_settings(chosen: Runtime, step: Step, given: list[Variable]) -> list[V
 
 REASONS = {
     "NVIDIA_VISIBLE_DEVICES": "no GPU behind these nodes: NVIDIA's hooks must not look for one",
-    "APPTAINER_NO_EVAL": "a variable's value is text, not shell",
     "SLURM_STEP_NUM_NODES": "one node, whatever allocation this shell is in",
     "SLURM_NODEID": "one node, whatever allocation this shell is in",
 }

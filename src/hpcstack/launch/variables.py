@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from hpcstack.core.names import STARTED_IN_IMAGE
-from hpcstack.runtimes import RUNTIMES
+from hpcstack.runtimes import RUNTIMES, find_plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,6 +45,11 @@ class Variable:
     why: str = ""
 
     @property
+    def plain_name(self) -> str:
+        """The name that it has in the container."""
+        return find_plain_name(self.name)
+
+    @property
     def kept(self) -> bool:
         """Whether a value that the user sets when the script runs wins over this one."""
         return self.origin in (ValueOrigin.FABRIC, ValueOrigin.USER, ValueOrigin.OWN)
@@ -56,14 +61,10 @@ class Variable:
 def list_users_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return what the user has set in ENVIRON.
 
-    APPTAINERENV_NAME, Apptainer's own way to set NAME in containers only, counts as NAME and wins.
+    A runtime's own way to set NAME in containers only, such as PREFIX_NAME, counts as NAME and wins.
     """
-    prefix = "APPTAINERENV_"
-    inside = {
-        name.removeprefix(prefix): value
-        for name, value in environ.items()
-        if name.startswith(prefix)
-    }
+    plain = {name: find_plain_name(name) for name in environ}
+    inside = {plain[name]: value for name, value in environ.items() if plain[name] != name}
     return {**environ, **inside}
 
 
@@ -140,7 +141,9 @@ def list_mode_variables(
     out = []
     for name in REMADE:
         if name in environ:
-            out.append(Variable(name, environ[name], ValueOrigin.USER, "wins over Enroot's hooks"))
+            out.append(
+                Variable(name, environ[name], ValueOrigin.USER, "wins over the runtime's hooks")
+            )
 
     if mode == "mpi":
         for name, value, runtimes, why in MPI:
@@ -149,7 +152,7 @@ def list_mode_variables(
     if mode in STARTED_IN_IMAGE:
         unset = [name for name in REMADE if name not in environ and name not in image]
         if unset:
-            why = "set neither by you nor by the image: what Enroot's hooks set is dropped"
+            why = "set neither by you nor by the image: what the runtime's hooks set is dropped"
             out.append(Variable("HPCSTACK_UNSET", " ".join(unset), ValueOrigin.OWN, why))
         # In mode task-per-gpu each rank is a task, which srun binds (--cpu-bind).
         if bound and mode != "task-per-gpu":

@@ -52,4 +52,11 @@ def choose_runtime(name: str, runner: Runner) -> tuple[Runtime, str]:
     return RUNTIMES["apptainer"], "srun has no Pyxis"
 
 
-__all__ = ["RUNTIMES", "Part", "Runtime", "Step", "choose_runtime"]
+def find_plain_name(name: str) -> str:
+    """Return the name in the container of the variable NAME, which may have a runtime's prefix."""
+    prefixes = (one.variable_prefix for one in RUNTIMES.values())
+    found = next((prefix for prefix in prefixes if prefix and name.startswith(prefix)), "")
+    return name.removeprefix(found)
+
+
+__all__ = ["RUNTIMES", "Part", "Runtime", "Step", "choose_runtime", "find_plain_name"]

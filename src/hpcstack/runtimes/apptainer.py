@@ -6,7 +6,8 @@ Tested in tests/unit/launch/test_plan.py and tests/integration/test_launching.py
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hpcstack.runtimes.base import (
     SRUN,
@@ -21,6 +22,12 @@ from hpcstack.runtimes.base import (
     start_helper,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PREFIX, NO_EVAL = "APPTAINERENV_", "APPTAINER_NO_EVAL"
+REASONS = {NO_EVAL: "a variable's value is text, not shell"}
+IMAGE_SUFFIXES = (".sqsh", ".sif", ".img")
 # Variables that Apptainer composes itself from the host's values and the image's.
 OWN = ("PATH", "LD_LIBRARY_PATH", "HOME", "SHELL")
 
@@ -59,10 +66,10 @@ def exec_environment(step: Step) -> dict[str, str]:
         if name in os.environ and name not in OWN
     }
     variables = image | list_forced_variables(step)
-    given = {f"APPTAINERENV_{name}": value for name, value in variables.items()}
+    given = {f"{PREFIX}{name}": value for name, value in variables.items()}
 
     # A value is plain text: Apptainer must not run the `$(...)` in it.
-    return {"APPTAINER_NO_EVAL": "1"} | given
+    return {NO_EVAL: "1"} | given
 
 
 @dataclass(frozen=True)
@@ -76,12 +83,25 @@ class ApptainerRuntime(Runtime):
     in_modules: bool = True
     in_scripts: bool = True
     mounts_by_fuse: bool = True
+    variable_prefix: str = PREFIX
+    reasons: Mapping[str, str] = field(default_factory=lambda: REASONS)
 
     def parts(self, step: Step) -> list[Part]:
         return [SRUN, *step.slurm, *start_helper(step), *make_shield(), *exec_parts(step)]
 
     def environment(self, step: Step) -> dict[str, str]:
         return exec_environment(step)
+
+    def find_second_start(self, argv: Sequence[str]) -> list[str]:
+        begin = next((n for n, word in enumerate(argv) if word == self.tool), len(argv))
+        # The image is the first of its kind that is no mount: what follows it is the user's command.
+        images = (
+            n
+            for n in range(begin + 1, len(argv))
+            if argv[n].endswith(IMAGE_SUFFIXES) and argv[n - 1] != "--bind"
+        )
+        image = next(images, None)
+        return [] if image is None else list(argv[begin : image + 1])
 
 
 RUNTIME = ApptainerRuntime()

@@ -15,7 +15,7 @@ from hpcstack.core.characters import VARIABLE
 from hpcstack.core.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hpcstack.runtimes.slurm_inside import SlurmInside
     from hpcstack.runtimes.squashfs_mounts import EnrootHook, SquashfsMount
@@ -118,6 +118,11 @@ class Runtime(ABC):
     in_scripts: bool = False  # launchers/to-copy/srun.sh.j2 can start it
     mounts_by_fuse: bool = False  # the node mounts the image as an ordinary user
     needs_subuid: bool = False  # the user needs several user ids, from /etc/subuid
+    uses_hooks: bool = False  # Enroot's hooks run as the container starts
+    # What stands before the name of a variable of the host that it sets in containers
+    variable_prefix: str = ""
+    # Why it sets variables of its own, {variable: why}
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
     @abstractmethod
     def parts(self, step: Step) -> list[Part]:
@@ -126,6 +131,13 @@ class Runtime(ABC):
     @abstractmethod
     def environment(self, step: Step) -> dict[str, str]:
         """Return the variables that must be set where the command line of STEP is started."""
+
+    def find_second_start(self, argv: Sequence[str]) -> list[str]:  # noqa: ARG002
+        """Return those of ARGV, a step's command line, that start another container as the step's.
+
+        None where no second one can be started beside it.
+        """
+        return []
 
 
 def list_forced_variables(step: Step) -> dict[str, str]:

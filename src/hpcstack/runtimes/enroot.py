@@ -35,6 +35,7 @@ class EnrootRuntime(Runtime):
     name: str = "enroot"
     tool: str = "enroot"
     in_modules: bool = True
+    uses_hooks: bool = True
     mounts_by_fuse: bool = True
 
     def parts(self, step: Step) -> list[Part]:

@@ -7,14 +7,16 @@ Tested in tests/unit/launch/test_plan.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpcstack.core.names import WITHOUT_SLURM
-from hpcstack.runtimes.apptainer import exec_environment, exec_parts
+from hpcstack.runtimes.apptainer import PREFIX, REASONS, exec_environment, exec_parts
 from hpcstack.runtimes.base import Runtime
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hpcstack.runtimes.base import Part, Step
 
 
@@ -28,6 +30,8 @@ class Local(Runtime):
     uses_slurm: bool = False
     container_per_rank: bool = False
     mounts_by_fuse: bool = True
+    variable_prefix: str = PREFIX
+    reasons: Mapping[str, str] = field(default_factory=lambda: REASONS)
 
     def parts(self, step: Step) -> list[Part]:
         return exec_parts(step)
@@ -45,9 +49,7 @@ class Local(Runtime):
             "SLURM_PROCID": "0",
             "SLURM_LOCALID": "0",
         }
-        return exec_environment(step) | {
-            f"APPTAINERENV_{name}": value for name, value in alone.items()
-        }
+        return exec_environment(step) | {f"{PREFIX}{name}": value for name, value in alone.items()}
 
 
 RUNTIME = Local()

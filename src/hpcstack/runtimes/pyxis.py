@@ -40,6 +40,7 @@ class Pyxis(Runtime):
     name: str = "pyxis"
     tool: str = "enroot"
     is_plugin_of_srun: bool = True
+    uses_hooks: bool = True
     container_per_rank: bool = False  # one a node
     in_modules: bool = True
     in_scripts: bool = True
