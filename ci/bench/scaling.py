@@ -28,6 +28,7 @@ from hpcstack.suite.bisect import Bisection, Measured
 from hpcstack.suite.judge import judge_report
 from hpcstack.suite.outcomes import SuiteRun, make_outcomes
 from hpcstack.suite.run import collect_run
+from hpcstack_smoke.request import Request
 from hpcstack_smoke.result import write_document
 from hpcstack_smoke.select import select_checks
 from hpcstack_smoke.store import Client, Store
@@ -117,7 +118,7 @@ def judging(folder: Path, nodes: int) -> Row:
     began, opened = time.perf_counter(), OPENED[0]
     before = collect_run(folder)
     opened = OPENED[0] - opened
-    size = SuiteRun(nodes, nodes * RANKS, "", "standard")
+    size = SuiteRun(Request("", tier="standard", nodes=nodes, ranks=RANKS))
     report = Report(
         stack="s-1", image="/i", image_sha256="0" * 64, suite="0", runtime="pyxis", tier="standard", backend="nccl",
         nodes=tuple(sorted(before.hosts)), world_size=size.world, seconds=1.0, started="2026-01-01T00:00:00+00:00",

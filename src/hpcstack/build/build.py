@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -41,35 +41,20 @@ ANOTHER = "--engine auto takes one that can"
 Complete = Callable[[BuildRequest, Path], BuildRequest]
 
 
-@dataclass(frozen=True)
-class BuildPolicy:
-    """What a build may use: `fresh` ignores all earlier builds, `offline` allows no network.
-
-    `again` is the sha256 of an earlier image that is to be built once more, byte for byte. An image
-    with other bytes is not stored then, and the stack's pointer stays where it is.
-    """
-
-    fresh: bool = False
-    offline: bool = False
-    again: str = ""
-
-
-def build_image(
-    request: BuildRequest, bench: Workbench, policy: BuildPolicy = BuildPolicy()
-) -> tuple[Artifact, bool]:
+def build_image(request: BuildRequest, bench: Workbench) -> tuple[Artifact, bool]:
     """Return the image of REQUEST, and whether it had to be built.
 
     Raise BuildError where the build fails; nothing is left in the store then.
     """
     from hpcstack.build.base import provide_base
 
-    given = _find_offline_base(request) if policy.offline else None
+    given = _find_offline_base(request) if request.options.offline else None
     if given:
         # find_built uses this mark: an image on a bundle's base, for which no registry vouches, is
         # never returned where the registry's base is wanted.
         request = replace(request, bundled=given.stem)
 
-    if not (policy.fresh or policy.again):
+    if not (request.options.fresh or request.again):
         found = find_built(request, bench.store)
         if found:
             return found, False
@@ -82,7 +67,7 @@ def build_image(
         )
     else:
         base = provide_base(request.lock, request.platform, bench)
-    return _build_once(request, base, bench, policy)
+    return _build_once(request, base, bench)
 
 
 def _find_offline_base(request: BuildRequest) -> Path | None:
@@ -119,7 +104,7 @@ def build_on(
     if found:
         return found, False
     _check_engine(request, bench)
-    return _build_once(request, image, bench, BuildPolicy(), complete)
+    return _build_once(request, image, bench, complete)
 
 
 def _check_engine(request: BuildRequest, bench: Workbench) -> None:
@@ -137,7 +122,6 @@ def _build_once(
     request: BuildRequest,
     base: Path,
     bench: Workbench,
-    policy: BuildPolicy,
     complete: Complete | None = None,
 ) -> tuple[Artifact, bool]:
     """Build the image of REQUEST on BASE, one builder per key at a time.
@@ -153,7 +137,7 @@ def _build_once(
         progress(f"waiting for another builder of {name}: {owner}")
 
     with store.lease(request.key, tell_waiting):
-        found = _find_built_meanwhile(request, store, policy)
+        found = _find_built_meanwhile(request, store)
         if found:
             return found, False
 
@@ -168,30 +152,26 @@ def _build_once(
             make_workspace(request.site, bench.runner, request.needed_bytes) as work,
             store.incoming() as incoming,
         ):
-            job, made = make_image(work, request, base, bench, policy, kept, incoming / IMAGE)
+            job, made = make_image(work, request, base, bench, kept, incoming / IMAGE)
             if complete:
                 request = complete(request, made.image)
-            return _store_image(made, job.log, request, bench, policy), True
+            return _store_image(made, job.log, request, bench), True
 
 
-def _find_built_meanwhile(
-    request: BuildRequest, store: Store, policy: BuildPolicy
-) -> Artifact | None:
-    """Return the image of REQUEST that another builder has stored; None where POLICY refuses it."""
-    if policy.fresh:
+def _find_built_meanwhile(request: BuildRequest, store: Store) -> Artifact | None:
+    """Return the image of REQUEST that another builder has stored; None where a fresh one is wanted."""
+    if request.options.fresh:
         return None
-    if policy.again:
+    if request.again:
         return _read_stored(request, store)
     return find_built(request, store)
 
 
-def _store_image(
-    made: BuildResult, log: Path, request: BuildRequest, bench: Workbench, policy: BuildPolicy
-) -> Artifact:
+def _store_image(made: BuildResult, log: Path, request: BuildRequest, bench: Workbench) -> Artifact:
     """Put the image that was MADE into the store, with its LOG, and return its record.
 
     Raise StoreError where a release that can still be brought back was published with other bytes,
-    or where POLICY wants the bytes of an earlier image and these are others.
+    or where REQUEST wants the bytes of an earlier image and these are others.
     """
     store = bench.store
     progress = bench.progress
@@ -205,19 +185,19 @@ def _store_image(
 
     progress.event("phase", name="store")
     progress(f"storing {artifact.size / 1e6:.0f} MB{_describe_splice(made)}")
-    if policy.again and artifact.sha256 != policy.again:
+    if request.again and artifact.sha256 != request.again:
         raise StoreError(
             f"the image was built, but its bytes are not those of before: "
-            f"sha256 {artifact.sha256[:12]}, not {policy.again[:12]}",
+            f"sha256 {artifact.sha256[:12]}, not {request.again[:12]}",
             "bring it back from a backup; or build, test and publish the stack anew",
             page="repair-what-is-published",
         )
 
     old = _read_stored(request, store)
     # An image on the registry's base takes the place of one on a bundle's.
-    replaces = policy.fresh or bool(old and old.bundled and not request.bundled)
+    replaces = request.options.fresh or bool(old and old.bundled and not request.bundled)
     same = old is not None and digest_of(old.image) == artifact.sha256
-    if old and policy.fresh and same and old.bundled == request.bundled:
+    if old and request.options.fresh and same and old.bundled == request.bundled:
         progress("the same bytes as the image that is there, which stays")
         return old
 
@@ -232,10 +212,10 @@ def _store_image(
         log,
         lock=request.lock.text(),
         instead=replaces or old is None,  # without OLD there is none, or a damaged one
-        as_newest=not policy.again,
+        as_newest=not request.again,
     )
     # put() lets no other platform's image take the stack's place; the first platform's may.
-    if request.platform == request.stack.base.platforms[0] and not policy.again:
+    if request.platform == request.stack.base.platforms[0] and not request.again:
         store.point(stored.stack, stored.key)
     return stored
 
@@ -310,7 +290,6 @@ def make_image(
     request: BuildRequest,
     base: Path,
     bench: Workbench,
-    policy: BuildPolicy,
     kept: Path,
     beside: Path | None = None,
 ) -> tuple[Job, BuildResult]:
@@ -322,15 +301,15 @@ def make_image(
     """
     job = make_job(work, request.files, base, request.lock.base.registry, bench)
     locked = request.lock.platform(request.platform)
-    if policy.offline:
+    if request.options.offline:
         lend_bundle(job.lent, request)
     job = replace(
         job,
         steps=request.steps,
         environment=locked.environment,
-        fresh=policy.fresh,
-        offline=policy.offline,
-        squash=request.squash,
+        fresh=request.options.fresh,
+        offline=request.options.offline,
+        squash=request.options.squash,
         beside=beside,
     )
 

@@ -44,6 +44,34 @@ DECIDING = ("build", "core", "squashfs", "render", "oci", "recipe", "lock", "har
 
 
 @dataclass(frozen=True)
+class BuildOptions:
+    """How a stack is to be built, as the command line says it; empty: as the recipe and the site do."""
+
+    platform: str = ""
+    engine: str = ""
+    fresh: bool = False  # ignore all earlier builds
+    offline: bool = False  # without any network
+    locked: bool = False
+    sif: str = ""
+    squash: bool = False  # pack the whole image anew, whatever the site's build.splice says
+
+    def words(self) -> list[str]:
+        """Return these options as words of a command line, without --sif."""
+        flags = {
+            "--no-cache": self.fresh,
+            "--offline": self.offline,
+            "--locked": self.locked,
+            "--squash": self.squash,
+        }
+        valued = {"--platform": self.platform, "--engine": self.engine}
+        words = [name for name, is_set in flags.items() if is_set]
+        for name, value in valued.items():
+            if value:
+                words += [name, value]
+        return words
+
+
+@dataclass(frozen=True)
 class BuildRequest:
     """Everything that one build is made from."""
 
@@ -53,8 +81,11 @@ class BuildRequest:
     platform: str
     engine: Engine
     why: str = ""  # the reason for this engine
-    squash: bool = False  # pack the whole image anew, whatever the site's build.splice says
+    options: BuildOptions = BuildOptions()
     bundled: str = ""  # name of the base if a bundle brought it: no registry vouches for it
+    # The sha256 of an earlier image that is to be built once more, byte for byte. An image with other
+    # bytes is not stored then, and the stack's pointer stays where it is.
+    again: str = ""
 
     @cached_property
     def files(self) -> dict[str, str]:
@@ -139,7 +170,7 @@ class BuildRequest:
     @property
     def _packed_anew(self) -> bool:
         """Whether user or site want the image packed whole, by an engine that would splice it."""
-        return self.engine.splices and (self.squash or self.site.build.splice == "never")
+        return self.engine.splices and (self.options.squash or self.site.build.splice == "never")
 
 
 def list_deciding_folders() -> list[Path]:
@@ -176,16 +207,12 @@ def request_build(
     lock: Lock,
     site: Site,
     runner: Runner,
-    platform: str = "",
-    engine: str = "",
-    *,
-    offline: bool = False,
-    squash: bool = False,
+    options: BuildOptions = BuildOptions(),
 ) -> BuildRequest:
-    """Return the request for RECIPE as locked by LOCK; PLATFORM is the recipe's first by default.
+    """Return the request for RECIPE as locked by LOCK, built as OPTIONS say.
 
     Raise InputError for an adopted stack, and for a lock made without asking a registry. Raise
-    MissingToolError if no engine can be used here, or none that builds OFFLINE, without a network.
+    MissingToolError if no engine can be used here, or none that builds without a network.
     """
     refuse_adopted(recipe)
     if lock.not_looked_up:
@@ -193,9 +220,10 @@ def request_build(
             f"no registry has said what the base of {lock.stack} is", f"hpcstack lock {lock.stack}"
         )
 
-    platform = platform or recipe.stack.base.platforms[0]
-    chosen, why = choose_engine(engine or site.build.engine, runner, offline=offline)
-    return BuildRequest(recipe.stack, lock, site, platform, chosen, why, squash)
+    platform = options.platform or recipe.stack.base.platforms[0]
+    engine = options.engine or site.build.engine
+    chosen, why = choose_engine(engine, runner, offline=options.offline)
+    return BuildRequest(recipe.stack, lock, site, platform, chosen, why, options)
 
 
 def find_built(request: BuildRequest, store: Store) -> Artifact | None:

@@ -9,11 +9,11 @@ Tested in tests/hostile/test_layers.py and tests/integration/test_engines.py.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.build.base import provide_base
-from hpcstack.build.build import BuildPolicy, make_image
+from hpcstack.build.build import make_image
 from hpcstack.core.errors import AnswerIsNo, InputError, StoreError
 from hpcstack.core.files import digest_of
 from hpcstack.oci.compare import (
@@ -175,6 +175,7 @@ def compare_images(one: Path, other: Path, runner: Runner) -> Parity:
 def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | None:
     """Build REQUEST twice from scratch; return None for the same bytes, else where they differ."""
     base = provide_base(request.lock, request.platform, bench)
+    request = replace(request, options=replace(request.options, fresh=True))
     contents: list[Contents] = []
     digests = []
 
@@ -182,7 +183,7 @@ def check_reproducible(request: BuildRequest, bench: Workbench) -> list[str] | N
         bench.progress(f"build {number} of 2 with {request.engine.name}")
         with make_workspace(request.site, bench.runner, request.needed_bytes) as work:
             kept = bench.store.top / "logs" / f"{request.stack.full_name}-reproducible-{number}.log"
-            _, made = make_image(work, request, base, bench, BuildPolicy(fresh=True), kept)
+            _, made = make_image(work, request, base, bench, kept)
             digests.append(digest_of(made.image))
             contents.append(read_image(made.image, bench.runner).contents)
 

@@ -21,8 +21,8 @@ from hpcstack.cli.session import (
 
 if TYPE_CHECKING:
     from hpcstack.build.batch import BuildOutcome
+    from hpcstack.build.request import BuildOptions
     from hpcstack.core.progress import Progress
-    from hpcstack.resolve.build_stack import BuildOptions
 
 
 @click.command("build")
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     show_default="the site's",
     help="apptainer, enroot, builtin, docker, or auto for the first that can be used.",
 )
-@click.option("--no-cache", is_flag=True, help="Build from scratch, and reuse nothing.")
+@click.option("--no-cache", "fresh", is_flag=True, help="Build from scratch, and reuse nothing.")
 @click.option(
     "--squash",
     is_flag=True,
@@ -114,8 +114,8 @@ def command(
     An image that already exists is not built again. Several stacks, or a pattern such as
     'pytorch-*', are built one after another.
     """
+    from hpcstack.build.request import BuildOptions
     from hpcstack.core.errors import InputError
-    from hpcstack.resolve.build_stack import BuildOptions
 
     options = BuildOptions(**given)
     if options.engine:

@@ -59,14 +59,14 @@ def create(
     base is already.
     """
     from hpcstack.build import bundle
-    from hpcstack.build.request import find_built, request_build
+    from hpcstack.build.request import BuildOptions, find_built, request_build
     from hpcstack.resolve import make_lock
 
     recipe, site = session.recipe(name), session.site
     with show_progress(f"bundling {name}") as progress:
         bench = session.workbench(progress)
         lock = make_lock.lock_to_build(recipe, bench)
-        request = request_build(recipe, lock, site, session.runner, platform)
+        request = request_build(recipe, lock, site, session.runner, BuildOptions(platform))
         final = output or Path(f"{recipe.stack.full_name}.bundle.tar")
         artifact = find_built(request, session.store)
         size = bundle.create_bundle(

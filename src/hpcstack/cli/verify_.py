@@ -190,7 +190,7 @@ def _check_parity(session: Session, one: str, other: str, as_json: bool) -> None
 def _check_reproducible(session: Session, name: str, engine: str, as_json: bool) -> None:
     """Build NAME twice. Raise AnswerIsNo if the images have different bytes."""
     from hpcstack.build import verify
-    from hpcstack.build.request import request_build
+    from hpcstack.build.request import BuildOptions, request_build
     from hpcstack.core.errors import AnswerIsNo
     from hpcstack.resolve import make_lock
 
@@ -198,7 +198,9 @@ def _check_reproducible(session: Session, name: str, engine: str, as_json: bool)
     with show_progress(f"building {name} twice") as progress:
         bench = session.workbench(progress)
         lock = make_lock.lock_to_build(recipe, bench)
-        request = request_build(recipe, lock, session.site, session.runner, "", engine)
+        request = request_build(
+            recipe, lock, session.site, session.runner, BuildOptions(engine=engine)
+        )
         differ = verify.check_reproducible(request, bench)  # None: the same bytes
 
     document = {

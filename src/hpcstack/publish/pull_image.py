@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.build.base import find_host_platform
 from hpcstack.build.build import describe_image_of
-from hpcstack.build.request import request_build
+from hpcstack.build.request import BuildOptions, request_build
 from hpcstack.core.budget import Budget
 from hpcstack.core.errors import AnswerIsNo, InputError, NotInRegistry, RegistryError
 from hpcstack.core.files import digest_of
@@ -323,7 +323,7 @@ def pull_image(
 
     at = base.image
     source = open_source(Reference("docker", base=base), attested.platform, bench.registry)
-    request = request_build(recipe, lock, site, bench.runner, attested.platform)
+    request = request_build(recipe, lock, site, bench.runner, BuildOptions(attested.platform))
     with store.incoming() as incoming, make_workspace(site, bench.runner, 0) as work:
         done = pack_image(
             source,

@@ -9,13 +9,13 @@ Tested in tests/integration/test_rebuilding.py.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcstack import __version__
-from hpcstack.build.build import BuildPolicy, build_image
+from hpcstack.build.build import build_image
 from hpcstack.build.engines import ENGINES, find_engine
-from hpcstack.build.request import BuildRequest
+from hpcstack.build.request import BuildOptions, BuildRequest
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import digest_of, read_bytes
 from hpcstack.lock.model import MAX_LOCK, parse_lock
@@ -101,8 +101,9 @@ def _bring_back(publisher: Publisher, bench: Workbench, name: str, entry: Entry)
         publisher.say(f"building the image of {release} again")
         request = request_of_release(publisher, name, entry)
         refuse_unsigned(request.lock, bench.site)
-        policy = BuildPolicy(fresh=artifact is not None, again=entry.sha256)
-        artifact, _ = build_image(request, bench, policy)
+        options = replace(request.options, fresh=artifact is not None)
+        again = replace(request, options=options, again=entry.sha256)
+        artifact, _ = build_image(again, bench)
 
     sign_and_check(artifact, publisher)
     for other in publisher.tree.ledger(name).entries:
@@ -164,7 +165,13 @@ def request_of_release(publisher: Publisher, name: str, entry: Entry) -> BuildRe
     # All of these go into the image's key: the request that has this key is the one that made it.
     requests = [
         BuildRequest(
-            stack, lock, publisher.site, platform, find_engine(one), "as it was built", squash
+            stack,
+            lock,
+            publisher.site,
+            platform,
+            find_engine(one),
+            "as it was built",
+            BuildOptions(squash=squash),
         )
         for platform in lock.base.platforms
         for one in ENGINES

@@ -17,38 +17,10 @@ from hpcstack.resolve.make_lock import lock_to_build, lock_to_show
 from hpcstack.resolve.signed_base import refuse_unsigned
 
 if TYPE_CHECKING:
-    from hpcstack.build.request import BuildRequest
+    from hpcstack.build.request import BuildOptions, BuildRequest
     from hpcstack.build.workbench import Workbench
     from hpcstack.recipe.catalog import Recipe
     from hpcstack.store.artifact import Artifact
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """How a stack is to be built, named as on the command line."""
-
-    platform: str = ""
-    engine: str = ""
-    no_cache: bool = False
-    offline: bool = False
-    locked: bool = False
-    sif: str = ""
-    squash: bool = False
-
-    def words(self) -> list[str]:
-        """Return these options as words of a command line, without --sif."""
-        flags = {
-            "--no-cache": self.no_cache,
-            "--offline": self.offline,
-            "--locked": self.locked,
-            "--squash": self.squash,
-        }
-        valued = {"--platform": self.platform, "--engine": self.engine}
-        words = [name for name, is_set in flags.items() if is_set]
-        for name, value in valued.items():
-            if value:
-                words += [name, value]
-        return words
 
 
 @dataclass(frozen=True)
@@ -83,16 +55,7 @@ def request_stack(
     if not dry:
         refuse_unsigned(lock, bench.site)
 
-    return request_build(
-        recipe,
-        lock,
-        bench.site,
-        bench.runner,
-        options.platform,
-        options.engine,
-        offline=options.offline,
-        squash=options.squash,
-    )
+    return request_build(recipe, lock, bench.site, bench.runner, options)
 
 
 def build_stack(recipe: Recipe, options: BuildOptions, bench: Workbench) -> BuiltStack:
@@ -104,13 +67,12 @@ def build_stack(recipe: Recipe, options: BuildOptions, bench: Workbench) -> Buil
     request = request_stack(recipe, options, bench)
     artifact = None
     built = False
-    if not options.no_cache:
+    if not options.fresh:
         artifact = find_built(request, bench.store)
     if artifact is None:
-        from hpcstack.build.build import BuildPolicy, build_image
+        from hpcstack.build.build import build_image
 
-        policy = BuildPolicy(fresh=options.no_cache, offline=options.offline)
-        artifact, built = build_image(request, bench, policy)
+        artifact, built = build_image(request, bench)
 
     if sif:
         from hpcstack.store.sif import assemble_sif

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcstack.build.batch import BatchBuild, build_on_slurm
+from hpcstack.build.request import BuildOptions
 from hpcstack.core.errors import (
     AnswerIsNo,
     BuildError,
@@ -25,7 +26,7 @@ from hpcstack.publish.reports import share_report
 from hpcstack.releases.changes import choose_default, describe_days, retire_version
 from hpcstack.releases.inputs import stamp_today
 from hpcstack.releases.ledger import Dates
-from hpcstack.resolve.build_stack import BuildOptions, build_stack
+from hpcstack.resolve.build_stack import build_stack
 from hpcstack.resolve.make_lock import make_lock
 from hpcstack.slurm.options import SlurmOptions
 from hpcstack.suite.judged_run import run_and_judge

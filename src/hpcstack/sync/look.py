@@ -11,13 +11,14 @@ import contextlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from hpcstack.build.request import BuildOptions
 from hpcstack.core.errors import HpcstackError, InputError, StoreError, did_you_mean
 from hpcstack.lock.file import LockFile
 from hpcstack.publish.damage import can_be_mended, find_damage
 from hpcstack.publish.publishable import choose_dates
 from hpcstack.publish.reports import choose_report, find_reports, judge_reports
 from hpcstack.releases.ledger import Ledger
-from hpcstack.resolve.build_stack import BuildOptions, request_stack
+from hpcstack.resolve.build_stack import request_stack
 from hpcstack.sync.plan import choose_versions
 from hpcstack.sync.state import ImageState, NameState, ProofState, StackState
 from hpcstack_smoke.select import TIERS
