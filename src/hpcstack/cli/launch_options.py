@@ -30,6 +30,15 @@ if TYPE_CHECKING:
 WRONG_INPUT = 2
 F = TypeVar("F", bound="Callable[..., Any]")
 
+
+def _take_one(_ctx: click.Context, param: click.Parameter, values: tuple[Path, ...]) -> Path | None:
+    """Return the one of VALUES; None for none. Of several the last would win without a word."""
+    if len(values) > 1:
+        several = ", ".join(map(str, values))
+        raise click.BadParameter(f"{several}: one project is taken", param=param)
+    return values[0] if values else None
+
+
 LAUNCH_OPTIONS = (
     *OPTIONS,
     click.option(
@@ -82,6 +91,8 @@ LAUNCH_OPTIONS = (
     click.option(
         "--project",
         type=click.Path(path_type=Path),
+        multiple=True,
+        callback=_take_one,
         metavar="FOLDER",
         help="Add your project in FOLDER, and the packages that it needs.",
     ),

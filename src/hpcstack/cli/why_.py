@@ -29,7 +29,7 @@ def command(variable: str, what: str, as_json: bool) -> None:
     That is the site, the image, the user or hpcstack. Exit code 1: it was not set.
     """
     from hpcstack.core.errors import did_you_mean
-    from hpcstack.launch.record import explain_made, find_launch
+    from hpcstack.launch.record import explain_added, explain_made, find_launch
     from hpcstack.runtimes import find_plain_name
 
     launch = find_launch(what)
@@ -37,6 +37,7 @@ def command(variable: str, what: str, as_json: bool) -> None:
     for row in launch.document["environment"]:
         rows[find_plain_name(row["name"])] = row
     row = rows.get(variable) or explain_made(variable, launch)
+    row = explain_added(variable, launch, row)
 
     document = {"launch": str(launch.folder), "job": launch.job, "variable": variable, "set": row}
 

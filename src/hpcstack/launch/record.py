@@ -25,6 +25,7 @@ from hpcstack.core.errors import InputError, format_count
 from hpcstack.core.files import write_text
 from hpcstack.core.names import STARTED_IN_IMAGE
 from hpcstack.launch.secrets import is_secret
+from hpcstack.project.added import PLACE
 from hpcstack.render.template import read_data_file
 from hpcstack.slurm.state import UNKNOWN, JobState, state_of_status
 from hpcstack_smoke.hidden import HIDDEN
@@ -287,6 +288,28 @@ def explain_made(variable: str, launch: Launch) -> dict[str, Any] | None:
         return None
     value, why = found
     return {"name": variable, "value": value, "origin": "hpcstack, on the nodes", "why": why}
+
+
+# What is put before these variables where packages are added (project/added.py)
+ADDED = {"PATH": f"{PLACE}/bin", "PYTHONPATH": f"{PLACE}/lib/python3*/site-packages"}
+
+
+def explain_added(
+    variable: str, launch: Launch, row: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """Return what LAUNCH has set VARIABLE to inside the container, by ROW as recorded and by what is
+    added to the image; ROW itself where nothing is.
+    """
+    if variable not in ADDED or not launch.document.get("with"):
+        return row
+    behind = row["value"] if row else "the image's"
+    whose = row["origin"] if row else "the image"
+    return {
+        "name": variable,
+        "value": f"{ADDED[variable]}:{behind}",
+        "origin": "hpcstack, on the nodes",
+        "why": f"--with and --project put what they add before what {whose} says",
+    }
 
 
 def _explain_port(launch: Launch) -> tuple[str, str]:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 NO_SOLUTION = 1  # uv's status where no versions fit; 2 for every other failure
+OWN_OF_TORCH = "the image's own, with its torch"  # the version of what no list of the image names
 
 
 def lock_project(
@@ -82,6 +83,10 @@ def lock_project(
         python, python_path = read_text(inside.lent / "python.txt", 1 << 12).splitlines()[:2]
     lock = subtract_image(document, inputs, artifact, base, python)
     lock.about["python-path"] = python_path
+    left_out = [name for name, own in lock.about["of-the-image"].items() if own == OWN_OF_TORCH]
+    if left_out:
+        names = ", ".join(left_out)
+        progress(f"left out, since the image's torch has its own of NVIDIA's: {names}")
     return lock
 
 
@@ -152,7 +157,9 @@ def subtract_image(
 ) -> ProjectLock:
     """Return the lock of DOCUMENT, what uv has chosen, without the packages of BASE.
 
-    Files are kept that the user's own hashes allow. Raise InputError where none is left.
+    What PyPI's torch brings of NVIDIA's is left out as well where BASE has a torch, whoever asked for
+    it: in front of the image's own libraries it would break that. Files are kept that the user's own
+    hashes allow. Raise InputError where none is left.
     """
     kept = []
     of_the_image: dict[str, str] = {}
@@ -160,6 +167,8 @@ def subtract_image(
         name = canonicalize_name(package["name"])
         if name in base:
             of_the_image[name] = base[name]
+        elif "torch" in base and OF_TORCH.fullmatch(name):
+            of_the_image[name] = OWN_OF_TORCH
         elif "directory" in package:
             _check_own(package, inputs)
         else:

@@ -40,7 +40,12 @@ REQUIREMENTS, ENVIRONMENTS = "requirements.txt", ("environment.yml", "environmen
 LARGEST = 64 << 20  # bytes of a lock
 # What torch's wheels on PyPI require for themselves, and NVIDIA's torch does not: its image has CUDA,
 # cuDNN and NCCL as files, and a triton of its own. https://pypi.org/pypi/torch/json, requires_dist
-OF_TORCH = re.compile(r"nvidia-[a-z0-9-]+-cu\d+|triton|pytorch-triton")
+OF_TORCH = re.compile(
+    r"nvidia-[a-z0-9-]+-cu\d+|triton|pytorch-triton"
+    # for CUDA 13 most have no -cu13 behind them
+    r"|nvidia-(?:cublas|cuda-[a-z]+|cudnn|cufft|cufile|curand|cusolver|cusparse|cusparselt|nccl|nvjitlink"
+    r"|nvjpeg|nvshmem|nvtx|nvvm)"
+)
 HASH = re.compile(r"--hash[= ](\w+:[0-9a-fA-F]+)")
 
 

@@ -51,6 +51,27 @@ def test_the_images_packages_and_the_project_are_taken_out(tmp_path: Path) -> No
     assert "secret" not in made.render()
 
 
+@pytest.mark.parametrize(
+    ("name", "is_left_out"),
+    [
+        ("triton", True), ("nvidia-nccl-cu12", True), ("NVIDIA_cublas", True), ("nvidia-cuda-runtime", True),
+        ("nvidia-ml-py", False), ("nvidia-dali-cuda120", False), ("nvidia-modelopt", False),
+    ],
+)  # fmt: skip
+def test_what_pypis_torch_brings_is_not_put_before_the_images_own(
+    tmp_path: Path, name: str, is_left_out: bool
+) -> None:
+    """researcher 1: a pip freeze put another triton and NCCL, 380 MB, in front of the image's."""
+    asked = {"name": name, "version": "1.0", "wheels": [{"url": "https://x/a.whl", "hashes": {}}]}
+    document = {**DOCUMENT, "packages": [asked]}
+    (tmp_path / "requirements.txt").write_text(f"{name}==1.0\n")
+    inputs = read_inputs(tmp_path, ())
+    for base, left_out in (({"torch": "2.6.0"}, is_left_out), ({"numpy": "1.26.4"}, False)):
+        made = subtract_image(document, inputs, IMAGE, base, "3.12")
+        assert (made.packages == []) is left_out
+        assert bool(made.about["of-the-image"]) is left_out
+
+
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     made = lock(tmp_path)
     path = tmp_path / name_lock_file("pytorch-24.11")
