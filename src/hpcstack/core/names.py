@@ -23,3 +23,4 @@ TEMPLATES = (  # a file each: launchers/to-copy/templates/
     "checkpoint-requeue",
     "monitoring",
 )
+ADDED = "/opt/hpcstack/with"  # what --with and --project add, in the container: project/added.py

@@ -23,9 +23,8 @@ from hpcstack.core import data
 from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.errors import InputError, format_count
 from hpcstack.core.files import write_text
-from hpcstack.core.names import STARTED_IN_IMAGE
+from hpcstack.core.names import ADDED, STARTED_IN_IMAGE
 from hpcstack.launch.secrets import is_secret
-from hpcstack.project.added import PLACE
 from hpcstack.render.template import read_data_file
 from hpcstack.slurm.state import UNKNOWN, JobState, state_of_status
 from hpcstack_smoke.hidden import HIDDEN
@@ -291,7 +290,7 @@ def explain_made(variable: str, launch: Launch) -> dict[str, Any] | None:
 
 
 # What is put before these variables where packages are added (project/added.py)
-ADDED = {"PATH": f"{PLACE}/bin", "PYTHONPATH": f"{PLACE}/lib/python3*/site-packages"}
+BEFORE = {"PATH": f"{ADDED}/bin", "PYTHONPATH": f"{ADDED}/lib/python3*/site-packages"}
 
 
 def explain_added(
@@ -300,13 +299,13 @@ def explain_added(
     """Return what LAUNCH has set VARIABLE to inside the container, by ROW as recorded and by what is
     added to the image; ROW itself where nothing is.
     """
-    if variable not in ADDED or not launch.document.get("with"):
+    if variable not in BEFORE or not launch.document.get("with"):
         return row
     behind = row["value"] if row else "the image's"
     whose = row["origin"] if row else "the image"
     return {
         "name": variable,
-        "value": f"{ADDED[variable]}:{behind}",
+        "value": f"{BEFORE[variable]}:{behind}",
         "origin": "hpcstack, on the nodes",
         "why": f"--with and --project put what they add before what {whose} says",
     }

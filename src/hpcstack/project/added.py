@@ -27,6 +27,7 @@ from hpcstack.core.dirs import find_data_home
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.files import write_text
 from hpcstack.core.lease import hold_lease
+from hpcstack.core.names import ADDED as PLACE
 from hpcstack.project import own_package
 from hpcstack.project.inside import open_inside
 from hpcstack.project.lock_file import (
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
-PLACE = "/opt/hpcstack/with"  # of the packages, in the container
 UNUSED_S = 90 * 86400  # what no launch has used for so long is removed when something is made
 # Runs a command with what was added before the image's own. Arguments: the folders of modules, the
 # first one last; `--`; the command.
