@@ -168,7 +168,8 @@ aborted == "" && host == "" && (/^MPI_ABORT was invoked on rank [0-9]+ / || /^Ab
     as_it_ended = (of in why) && why[of] ~ /^KeyboardInterrupt/ && $0 !~ /^KeyboardInterrupt/
     was_caught = (of in went_on) && host == "" && !is_victim($0)
     of_group = (of in groups) && (of in why) && (why[of] ~ /^[A-Za-z_.]*ExceptionGroup: / || is_victim(why[of]))
-    if (((of in open) || (of in groups)) && (!(of in why) || as_it_ended || was_caught || of_group) && !(of in harmless) && $0 !~ /ChildFailedError/) {
+    says_for_what = (of in why) && why[of] ~ /^[A-Za-z_.]*CalledProcessError/ && $0 !~ /^[A-Za-z_.]*CalledProcessError/
+    if (((of in open) || (of in groups)) && (!(of in why) || as_it_ended || was_caught || of_group || says_for_what) && !(of in harmless) && $0 !~ /ChildFailedError/) {
         why[of] = substr($0, 1, 300)
         order[++kept] = of
         place_of[of] = kept

@@ -120,6 +120,8 @@ VICTIM = re.compile(
     r"|ProcessRaisedException|ProcessExitedException|BrokenPipeError|Connection closed by peer"
     r"|Connection reset by peer|ncclRemoteError|remote process exited|Watchdog caught collective"
 )
+# What says only that a program which was started has failed: of a chain, what follows says for what
+OF_A_PROGRAM = re.compile(r"[A-Za-z_.]*CalledProcessError")
 # A job that is put back into the queue writes into the same log: only its last start counts.
 STARTED_AGAIN = re.compile(
     rf"hpcstack: start \d+ of job |{SPEAKER}{ENDED}.{{0,200}} DUE TO JOB REQUEUE"
@@ -333,7 +335,8 @@ class Failure:
         # Of a group, the first that no other rank was the cause of counts, and not the group itself.
         is_in_group = rank in self.groups
         is_of_group = is_in_group and bool(GROUP.match(known) or VICTIM.search(known))
-        is_new = not known or as_it_ended or was_caught or is_of_group
+        says_for_what = bool(OF_A_PROGRAM.match(known)) and not OF_A_PROGRAM.match(line)
+        is_new = not known or as_it_ended or was_caught or is_of_group or says_for_what
         if (rank in self.open or is_in_group) and is_new and not harmless:
             place = self.own.get(rank) or self.place.get(rank)
             self.why.pop(rank, None)  # their order is that in which they came

@@ -226,6 +226,13 @@ CASES |= {
     "faulthandler has the innermost first": (
         'Fatal Python error: Segmentation fault\n\nCurrent thread 0x7f2 (most recent call first):\n  File "/d/ext.py", line 12 in kernel\n'
         '  File "/d/train.py", line 88 in <module>\nsrun: error: gpu07: task 0: Exited with exit code 139\n', 139, 139, "task 0 on gpu07 failed first"),
+    "what a program was started for": (
+        'Traceback (most recent call last):\n  File "/usr/lib/python3/dist-packages/torch/utils/cpp_extension.py", line 2209, in _run_ninja_build\n'
+        "    subprocess.run(\nsubprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.\n\n"
+        "The above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n"
+        '  File "/d/train.py", line 30, in <module>\n    engine = deepspeed.initialize(model)\n'
+        "RuntimeError: Error building extension 'cpu_adam'\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\n", 1, 1,
+        "rank 0 on n1 failed first: RuntimeError: Error building extension 'cpu_adam' (/d/train.py, line 30)"),
     "an exception group": (
         '  + Exception Group Traceback (most recent call last):\n  |   File "/d/train.py", line 9, in main\n'
         '  |     async with asyncio.TaskGroup() as group:\n'
