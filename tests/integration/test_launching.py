@@ -178,7 +178,7 @@ def test_a_job_of_its_own_is_written_down(
     assert kept["lock_sha256"]
     assert kept["argv"][0] == "srun"
     told = testbed.run("hpcstack", "explain", document["job"])
-    assert told.returncode == 0 and told.stdout == "it ended with 0\n", told.stderr
+    assert told.returncode == 0 and told.stdout == "COMPLETED: it ended with 0\n", told.stderr
 
 
 def _job(testbed: Testbed, number: str) -> dict[str, Any]:

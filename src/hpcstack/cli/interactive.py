@@ -49,6 +49,9 @@ class Interactive(Passing):
         return super().parse_args(ctx, [*args[:cut], "--", *args[cut:][args[cut:][:1] == ["--"] :]])
 
 
+OF_LAUNCH_ALONE = ("--check", "--template")  # they say what is done with a launch
+
+
 def _list_names() -> frozenset[str]:
     """Return the names of the options of a launch, as click has them."""
 
@@ -109,6 +112,10 @@ def request_program(
     ctx: click.Context, name: str, command: tuple[str, ...], options: dict[str, Any]
 ) -> LaunchRequest:
     """Return the request to run COMMAND as it is (mode plain) in the image that NAME means."""
+    for word in ctx.meta["passed"]:
+        option = word.partition("=")[0]
+        if option in OF_LAUNCH_ALONE:
+            raise InputError(f"{option} is for hpcstack launch", "leave it out")
     return make_request(ctx, name, command, {**options, "mode": "plain"})
 
 
