@@ -130,11 +130,11 @@ while :; do
 done
 [ -z "$timer" ] || kill "$timer" 2>/dev/null
 left_before() { # the ranks of this node that are gone: who had failed would have said so, and would still be here
-    [ "$status" -lt 128 ] && [ "${LOCAL_WORLD_SIZE:-1}" -gt 1 ] || return 0
+    [ "$status" -lt 128 ] && [ "${LOCAL_WORLD_SIZE:-1}" -gt 1 ] && [ -n "${SLURM_JOB_ID:-}" ] && [ -n "${SLURM_STEP_ID:-}" ] || return 0
     local_=0
     while [ "$local_" -lt "$LOCAL_WORLD_SIZE" ]; do
-        found=$(grep -lzxF "LOCAL_RANK=$local_" /proc/[0-9]*/environ | xargs grep -lzxF "SLURM_STEP_ID=${SLURM_STEP_ID:-}" |
-            xargs grep -lzxF "SLURM_JOB_ID=${SLURM_JOB_ID:-}")
+        found=$(grep -lzxF "LOCAL_RANK=$local_" /proc/[0-9]*/environ | xargs grep -lzxF "SLURM_STEP_ID=$SLURM_STEP_ID" |
+            xargs grep -lzxF "SLURM_JOB_ID=$SLURM_JOB_ID")
         if [ -z "$found" ] && [ "$local_" != "$LOCAL_RANK" ]; then
             printf "hpcstack: rank %s on %s had left before [%s %s]\n" "$((RANK - LOCAL_RANK + local_))" \
                 "${SLURMD_NODENAME:-$(uname -n)}" "${TORCHELASTIC_RESTART_COUNT:-0}" "$(date +%s.%N)" >&4

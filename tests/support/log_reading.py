@@ -8,7 +8,6 @@ from hpcstack.launch.failure import Failure
 def find_failure(text: str) -> Failure:
     """What TEXT says of the step's end."""
     out = Failure()
-    for line in text.replace("\r\n", "\n").split("\n"):
-        for drawing in list(filter(None, line.split("\r"))) or [""]:
-            out.feed(drawing)
+    for line in text.split("\n"):
+        out.feed(line)
     return out

@@ -49,7 +49,7 @@ class Interactive(Passing):
         return super().parse_args(ctx, [*args[:cut], "--", *args[cut:][args[cut:][:1] == ["--"] :]])
 
 
-OF_LAUNCH_ALONE = ("--check", "--template")  # they say what is done with a launch
+OF_LAUNCH_ALONE = ("--check", "--template", "--json")  # they say what is done with a launch
 
 
 def _list_names() -> frozenset[str]:

@@ -80,7 +80,7 @@ def command(
                 "command's",
                 "hpcstack jobs --json lists past launches",
             )
-        _check_start(ctx, name, argv)
+        _check_start(name, argv)
         launch = plan_request(ctx.obj, make_request(ctx, name, argv, options))
         if check:
             _answer_check(launch, as_json)
@@ -90,19 +90,12 @@ def command(
             _start(launch, as_json, batch=batch, quiet=quiet)
 
 
-def _check_start(ctx: click.Context, name: str, argv: tuple[str, ...]) -> None:
+def _check_start(name: str, argv: tuple[str, ...]) -> None:
     """Raise InputError where there is nothing to run, or no folder to run it in."""
     from hpcstack.core.errors import InputError
 
     if not argv:
         raise InputError("what is to be run?", _suggest_command(name), page="write-a-job-script")
-    # `--mem 10G` instead of `--mem=10G`: click took `10G` for the first word of the command
-    if ctx.meta["passed"] and argv != ctx.meta["command"]:
-        raise InputError(
-            f"{argv[0]!r} comes before the `--`",
-            "hpcstack launch [STACK] [OPTIONS] -- train.py; srun's options: --mem=10G",
-            page="write-a-job-script",
-        )
     if not os.path.exists(os.curdir):  # noqa: PTH110
         raise InputError("the folder that this was started in is gone", "cd to one that exists")
 

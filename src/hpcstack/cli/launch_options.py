@@ -18,7 +18,7 @@ import click
 
 from hpcstack.cli.choices import OptionalChoice
 from hpcstack.cli.resources import OPTIONS, parse_resources
-from hpcstack.core.errors import HpcstackError
+from hpcstack.core.errors import HpcstackError, InputError
 from hpcstack.core.names import MODES, STAGES, WITHOUT_SLURM
 
 if TYPE_CHECKING:
@@ -211,6 +211,14 @@ def make_request(
 
     session: Session = ctx.obj
     passed: tuple[str, ...] = ctx.meta["passed"]
+    # `--mem 10G` instead of `--mem=10G`: click took `10G` for the first word of the command
+    argv = ctx.params["argv"]
+    if passed and argv and argv != ctx.meta["command"]:
+        raise InputError(
+            f"{argv[0]!r} comes before the `--`",
+            "hpcstack launch [STACK] [OPTIONS] -- train.py; srun's options: --mem=10G",
+            page="write-a-job-script",
+        )
     extra = (*options["extra"], *passed)
     own = [option for param in ctx.command.params for option in param.opts]
     check_srun_options(passed, own, session.runner, batch=options["batch"])

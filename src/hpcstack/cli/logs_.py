@@ -72,7 +72,7 @@ def command(session: Session, job: str, lines: int, follow: bool, as_json: bool)
 
     from hpcstack.launch.log_tail import read_last_lines
 
-    _say_where(job, parts, paths)
+    _say_state(job, parts, ", ".join(map(str, paths)))
     for path in paths:
         if len(paths) > 1:
             echo(f"==> {path} <==")
@@ -102,22 +102,31 @@ def _describe_states(parts: Sequence[JobPart]) -> str:
     return ", ".join(dict.fromkeys(str(part.state) for part in parts if part.state.is_known))
 
 
-def _say_where(job: str, parts: Sequence[JobPart], paths: Sequence[Path]) -> None:
-    say(f"{job} {_describe_states(parts)}: {', '.join(map(str, paths))}".replace(" :", ":"))
+def _say_state(job: str, parts: Sequence[JobPart], more: str) -> None:
+    say(f"{job} {_describe_states(parts)}".rstrip() + f": {more}")
 
 
 def _follow(session: Session, job: str, lines: int) -> None:
     """Print what JOB writes, from its last LINES on, until it has ended."""
-    from hpcstack.launch.jobs import NotStarted, find_job_parts, list_logs
+    from hpcstack.core.errors import InputError, SlurmError
+    from hpcstack.launch.jobs import (
+        NotStarted,
+        find_job_parts,
+        is_known_to_have_ended,
+        list_logs,
+    )
     from hpcstack.launch.log_tail import follow_logs
 
     parts: list[JobPart] = []
+    has_ended = False
     told = ""
 
     def is_over() -> bool:
-        nonlocal parts
-        parts = find_job_parts(job, session.runner)
-        return all(part.state.has_ended or not part.state.is_known for part in parts)
+        nonlocal parts, has_ended
+        with contextlib.suppress(SlurmError):  # it does not answer just now
+            parts = find_job_parts(job, session.runner)
+        has_ended = is_known_to_have_ended(job, parts, session.runner)
+        return has_ended
 
     def find() -> list[Path]:
         nonlocal told
@@ -127,6 +136,9 @@ def _follow(session: Session, job: str, lines: int) -> None:
             paths = list_logs(job, parts)
         except NotStarted as error:
             said = error.message
+        except InputError:  # its file may not be seen here yet
+            if has_ended:
+                raise
         if said and said != told:
             say(said)
         told = said
@@ -138,4 +150,4 @@ def _follow(session: Session, job: str, lines: int) -> None:
             echo(f"==> {path} <==")
         last = path
         echo(line)
-    say(f"{job} {_describe_states(parts)}: hpcstack explain {job}")
+    _say_state(job, parts, f"hpcstack explain {job}")

@@ -29,13 +29,14 @@ from hpcstack.launch.failure import (
     STARTED_AGAIN,
     TASK,
     Failure,
+    find_message,
     is_of_an_end,
     may_say_how_it_ended,
 )
 from hpcstack.launch.log_lines import Labels, read_log_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 LONGEST = 4096  # of a longer line only the part around a literal is searched
 PIECE = 64 << 10  # bytes: a longer line is read as several
@@ -136,6 +137,31 @@ def examine_log(blocks: Iterable[bytes]) -> LogReading:
     return reader.end()
 
 
+def join_readings(readings: Sequence[LogReading]) -> LogReading:
+    """Return what several logs of one job say: what it wrote to stdout and to stderr, say.
+
+    How it ended is said by the first one that knows. Lines of several files have no order, so that
+    nothing is ruled out as said after the end.
+    """
+    if not readings:
+        return examine_log(())
+    if len(readings) == 1:
+        return readings[0]
+    knows = (one for one in readings if one.failure.host)
+    says = (one for one in readings if one.failure.first)
+    main = next(knows, None) or next(says, None) or readings[0]
+    found = [one for reading in readings for one in reading.found]
+    return replace(
+        main,
+        found=tuple(sorted(found, key=lambda one: (-one.signature.rank, one.number))),
+        suspects=tuple(one for reading in readings for one in reading.suspects),
+        step_ends=NEVER,
+        rank_ends=NEVER,
+        pip_ran=any(one.pip_ran for one in readings),
+        refusal=next((one.refusal for one in readings if one.refusal), ""),
+    )
+
+
 def examine_text(text: str) -> LogReading:
     """Return what TEXT, a whole log, says."""
     return examine_log(read_log_blocks(io.BytesIO(text.encode("utf-8", "replace"))))
@@ -155,6 +181,7 @@ class _LogReader:
         # Of this block: the lines, and the indexes of those that go on with the line before
         self.lines: list[bytes] = []
         self.continued: list[int] = []
+        self.drawn_over: set[int] = set()  # of which only known messages are looked for
         # The last dull lines of each speaker, {speaker: index in `lines`}: of those that may be a
         # reason and those that are none, in each case those that go on after an exception and others
         self.last: tuple[dict[bytes, int], ...] = ({}, {}, {}, {})
@@ -198,7 +225,7 @@ class _LogReader:
 
     def _read_part(self, part: bytes) -> None:
         """Read PART of a block, in which the job starts again in its first line at most."""
-        self.lines, self.continued = _split_lines(part)
+        self.lines, self.continued, self.drawn_over = _split_lines(part)
         shapes = b"\n".join(self.lines).translate(DIGITS).split(b"\n") if self.lines else []
         if len(self.shapes) > SHAPES:
             self._forget_shapes()
@@ -210,7 +237,9 @@ class _LogReader:
         lines = self.lines
         for index, shape in enumerate(shapes):
             dull = self.dull.get(shape)
-            if dull and not (self.failure.inside or self.is_answering):
+            if self.drawn_over and index in self.drawn_over:
+                self._search_line(index, shape)
+            elif dull and not (self.failure.inside or self.is_answering):
                 dull.last[lines[index][dull.begin : dull.end]] = index
             else:
                 self._read_line(index, shape)
@@ -220,10 +249,12 @@ class _LogReader:
     def _learn(self, first: dict[bytes, int]) -> None:
         """Find out what shapes may say of which the FIRST lines, by their index, are in this block."""
         signatures = _find_signatures(list(first))
+        # A host that is named here is a label of the lines behind it, and not of those before.
+        labels = Labels(set(self.failure.labels.hosts))
         for shape, index in sorted(first.items(), key=lambda item: item[1]):
             line = self.lines[index].decode("utf-8", "replace")
             # A label is ASCII, so that its places are the same in bytes.
-            begin, end, own = self.failure.labels.locate(line)
+            begin, end, own = labels.locate(line)
             said = line[own:]
             self._look_for_marks(index, line, said)
             tells = may_say_how_it_ended(said) or ASKED in said
@@ -241,6 +272,8 @@ class _LogReader:
             self.step_ends = min(self.step_ends, self._number(index))
         if said.startswith(REFUSAL) and not self.refusal:
             self.refusal = self._read_refusal(index, said)
+        if all(len(known) >= MOST_LOOKED_AT for known in self.suspects.values()):
+            return
         is_strong = bool(STRONG.search(line, 0, LONGEST))
         if not is_strong and not WEAK.search(line, 0, LONGEST):
             return
@@ -261,6 +294,14 @@ class _LogReader:
     def _number(self, index: int) -> int:
         """Return the number of the line at INDEX, as editors count."""
         return self.before + index + 1 - bisect.bisect_right(self.continued, index)
+
+    def _search_line(self, index: int, shape: bytes) -> None:
+        """Search the line at INDEX, whose shape is SHAPE, for known messages alone."""
+        if shape not in self.shapes:
+            self._learn({shape: index})
+        signatures = self.shapes[shape].signatures
+        if signatures:
+            self._search(self.lines[index].decode("utf-8", "replace"), index, signatures)
 
     def _read_line(self, index: int, shape: bytes) -> None:
         """Read the line at INDEX, whose shape is SHAPE."""
@@ -333,7 +374,7 @@ def _split_at_starts(block: bytes) -> Iterator[tuple[bool, bytes]]:
     starts_again = False
     for line in block.splitlines(keepends=True):
         said = labels.split(line.decode("utf-8", "replace").rstrip("\r\n"))[1]
-        if STARTED_AGAIN.match(said):
+        if STARTED_AGAIN.match(find_message(said)):
             if at > begin:
                 yield starts_again, block[begin:at]
             begin = at
@@ -342,8 +383,9 @@ def _split_at_starts(block: bytes) -> Iterator[tuple[bool, bytes]]:
     yield starts_again, block[begin:]
 
 
-def _split_lines(part: bytes) -> tuple[list[bytes], list[int]]:
-    """Return (the lines of PART, the indexes of those that go on with the line before).
+def _split_lines(part: bytes) -> tuple[list[bytes], list[int], set[int]]:
+    """Return (the lines of PART, the indexes of those that go on with the line before, of those that
+    were drawn over).
 
     What was drawn over is a line, too, and a very long line is several.
     """
@@ -356,20 +398,19 @@ def _split_lines(part: bytes) -> tuple[list[bytes], list[int]]:
 
     out: list[bytes] = []
     continued: list[int] = []
+    drawn_over: set[int] = set()
     done = 0
     for at in odd:
         out += lines[done:at]
         done = at + 1
         drawings = list(filter(None, lines[at].split(b"\r"))) or [b""]
-        pieces = [
-            drawing[begin : begin + PIECE]
-            for drawing in drawings
-            for begin in range(0, max(len(drawing), 1), PIECE)
-        ]
-        continued += range(len(out) + 1, len(out) + len(pieces))
-        out += pieces
+        last = drawings.pop()
+        pieces = [last[begin : begin + PIECE] for begin in range(0, max(len(last), 1), PIECE)]
+        drawn_over.update(range(len(out), len(out) + len(drawings)))
+        continued += range(len(out) + 1, len(out) + len(drawings) + len(pieces))
+        out += [drawing[:PIECE] for drawing in drawings] + pieces
     out += lines[done:]
-    return out, continued
+    return out, continued, drawn_over
 
 
 @cache

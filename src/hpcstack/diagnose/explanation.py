@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.diagnose.examine_log import OUT_OF_MEMORY, LogReading, examine_log
+from hpcstack.diagnose.examine_log import OUT_OF_MEMORY, LogReading, examine_log, join_readings
 from hpcstack.diagnose.speakers import find_clues
 from hpcstack.launch.failure import EndedBy
 from hpcstack.launch.hang import describe_ranks, parse_ranks
@@ -92,25 +92,24 @@ class ExplainedTask:
 
 
 def read_files(paths: Sequence[Path], progress: Progress, most: int = 0) -> LogReading:
-    """Return what the logs at PATHS say: of each the last MOST bytes, or all where it is 0.
+    """Return what the logs at PATHS say together: of each the last MOST bytes, or all where it is 0.
 
     Raise InputError where one cannot be read.
     """
-    return examine_log(_list_blocks(paths, progress, most))
+    return join_readings([examine_log(_list_blocks(path, progress, most)) for path in paths])
 
 
-def _list_blocks(paths: Sequence[Path], progress: Progress, most: int) -> Iterator[bytes]:
-    for path in paths:
-        try:
-            with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if most:
-                    file.seek(max(0, size - most))
-                for block in read_log_blocks(file):
-                    progress.amount(str(path), file.tell(), size)
-                    yield block
-        except OSError as error:
-            raise InputError(f"{path}: {error.strerror}") from None
+def _list_blocks(path: Path, progress: Progress, most: int) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if most:
+                file.seek(max(0, size - most))
+            for block in read_log_blocks(file):
+                progress.amount(str(path), file.tell(), size)
+                yield block
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
 
 
 def explain_file(file: IO[bytes], *, every: bool) -> Explained:

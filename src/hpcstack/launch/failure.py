@@ -216,7 +216,7 @@ class Failure:
         rank, line = self.labels.split(line)
         if rank in self.open or rank in self.groups:
             line = self._strip_margin(rank, line)
-        line = _find_message(line)
+        line = find_message(line)
         if STARTED_AGAIN.match(line):
             self._forget()
         elif found := RANK.fullmatch(line):
@@ -501,7 +501,7 @@ def may_say_how_it_ended(line: str) -> bool:
     return any(word in line for word in BEGIN) or bool(TELLING.match(line))
 
 
-def _find_message(line: str) -> str:
+def find_message(line: str) -> str:
     """Return LINE from where a message begins: a progress bar may stand before it."""
     begin = max(0, *(line.rfind(word) for word in BEGIN))
     return line[begin:]

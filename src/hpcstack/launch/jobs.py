@@ -194,6 +194,26 @@ def _sort_parts(parts: Iterable[JobPart]) -> list[JobPart]:
     return sorted(parts, key=key)
 
 
+def is_known_to_have_ended(job: str, parts: Sequence[JobPart], runner: Runner) -> bool:
+    """Return whether JOB, of which PARTS are known, has ended, or nobody will ever know.
+
+    JOB may be the name of a launch's folder: of a step in a job that goes on, or without Slurm. Where
+    Slurm does not answer, the answer is no: it may yet say.
+    """
+    if not parse_job_id(job):
+        launches = (one for one in read_launches() if one.folder.name == job)
+        launch = next(launches, None)
+        return launch is None or launch.state.is_known
+    if parts and all(part.state.has_ended for part in parts):
+        return True
+    if any(part.state.is_known and not part.state.has_ended for part in parts):
+        return False
+    try:
+        return Client(runner).query_records(parse_job_name(job)) is None
+    except SlurmError:
+        return False
+
+
 def find_logs(job: str, runner: Runner) -> list[Path]:
     """Return the files that the output of JOB went to, each once. Raise as `list_logs`."""
     return list_logs(job, find_job_parts(job, runner))

@@ -93,7 +93,12 @@ def _find_encoding(head: bytes) -> str:
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     head = head[:4096]
-    if len(head) > 1 and head[1::2].count(0) > len(head) // 3:
+    # Of a hole in the file all bytes are 0.
+    if (
+        len(head) > 1
+        and head[1::2].count(0) > len(head) // 3
+        and head[::2].count(0) < len(head) // 6
+    ):
         return "utf-16-le"
     return ""
 

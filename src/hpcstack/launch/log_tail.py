@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import os
 import time
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
@@ -51,20 +53,41 @@ def _find_last(file: IO[bytes], count: int) -> int:
 
 @dataclass
 class _Followed:
-    """A log that is followed: the open file, and what its last line has so far."""
+    """A log that is followed: where it is, the open file, and what its last line has so far."""
 
+    path: Path
     file: IO[bytes]
     rest: bytes = b""
 
-    def read_lines(self) -> list[bytes]:
-        """Return the lines that are complete now. A file that was cut is read from its beginning."""
+    def read_lines(self) -> list[str]:
+        """Return the lines that are complete now.
+
+        A file that was cut or replaced is read from its beginning.
+        """
+        with contextlib.suppress(OSError):  # it may be gone: what is open is read to its end
+            if not os.path.samestat(self.path.stat(), os.fstat(self.file.fileno())):
+                self.file.close()
+                self.file = self.path.open("rb")
+                self.rest = b""
         at = self.file.tell()
         if self.file.seek(0, 2) < at:
             at = 0
             self.rest = b""
         self.file.seek(at)
-        *lines, self.rest = (self.rest + self.file.read()).split(b"\n")
-        return lines
+        data = self.rest + self.file.read().replace(b"\0", b"")
+        *lines, self.rest = data.split(b"\n")
+        return [line.decode("utf-8", "replace") for line in lines]
+
+
+def _open_log(path: Path, count: int) -> _Followed | None:
+    """Return the log at PATH from its last COUNT lines on; None where it cannot be opened now."""
+    try:
+        file = path.open("rb")
+    except OSError:
+        return None
+    if count:
+        file.seek(_find_last(file, count))
+    return _Followed(path, file)
 
 
 def follow_logs(
@@ -89,21 +112,16 @@ def follow_logs(
             wait = min(2 * wait, ASK_S[1])
             over = is_over()
             for path in find():
-                if path not in followed:
-                    file = path.open("rb")  # followed until the job ends
-                    if count:
-                        file.seek(_find_last(file, count))
-                    followed[path] = _Followed(file)
-                    skipped = followed[path].read_lines()
-                    yield from (
-                        (path, line.decode("utf-8", "replace")) for line in skipped[-count:]
-                    )
+                log = followed.get(path) or _open_log(path, count)
+                if log and path not in followed:
+                    followed[path] = log
+                    yield from ((path, line) for line in log.read_lines()[-count:])
 
         has_come = False
         for path, log in followed.items():
             for line in log.read_lines():
                 has_come = True
-                yield path, line.decode("utf-8", "replace")
+                yield path, line
         if has_come:
             wait = ASK_S[0]
             continue

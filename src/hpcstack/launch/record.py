@@ -26,7 +26,7 @@ from hpcstack.core.files import write_text
 from hpcstack.core.names import ADDED, STARTED_IN_IMAGE
 from hpcstack.launch.secrets import is_secret
 from hpcstack.render.template import read_data_file
-from hpcstack.slurm.state import UNKNOWN, JobState, state_of_status
+from hpcstack.slurm.state import MEANINGS, UNKNOWN, JobState, state_of_status
 from hpcstack_smoke.hidden import HIDDEN
 
 if TYPE_CHECKING:
@@ -390,7 +390,7 @@ def _read_end(path: Path) -> JobState:
     status, word, by = [*_read_lines(path), "", "", ""][:3]
     if not status.isdigit():
         return UNKNOWN
-    if not word:
+    if word not in MEANINGS:
         return state_of_status(int(status))
     return JobState(word, int(status), by)
 

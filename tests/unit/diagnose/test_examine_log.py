@@ -9,7 +9,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from hpcstack.diagnose.examine_log import NEVER, examine_log, examine_text, explain_log
+from hpcstack.diagnose.examine_log import (
+    NEVER,
+    examine_log,
+    examine_text,
+    explain_log,
+    join_readings,
+)
 from hpcstack.launch import log_lines
 from hpcstack.launch.log_lines import read_log_blocks
 from support.log_reading import find_failure
@@ -96,3 +102,39 @@ def test_a_long_log_needs_little_memory(kind: str) -> None:
     assert [one.signature.id for one in reading.found] == ["slurm-time-limit"]
     assert peak < 120 << 20, peak
     assert reading.failure.read_state(1).word == "TIMEOUT"
+
+
+def test_a_hosts_name_is_a_label_from_its_traceback_on() -> None:
+    text = (
+        "gpu12: ValueError: bad sample 16\ngpu12: saved checkpoint 3\n"
+        'gpu12: Traceback (most recent call last):\ngpu12:   File "/d/t.py", line 3, in f\n'
+        "gpu12:     f()\ngpu12: ValueError: bad sample 17\ngpu12: saved checkpoint 4\n"
+        "srun: error: gpu12: task 0: Exited with exit code 1\n"
+    )
+    said = "task 0 on gpu12 failed first: ValueError: bad sample 17 (/d/t.py, line 3)"
+    assert examine_text(text).failure.end(1) == find_failure(text).end(1) == (1, said)
+
+
+def test_a_new_start_behind_a_progress_bar_is_one() -> None:
+    put_back = (
+        "slurmstepd: error: *** JOB 77 ON g CANCELLED AT 2026-03-01T03:13:44 DUE TO JOB REQUEUE ***"
+    )
+    text = f"ImportError: libcudart.so.12: cannot open shared object file\n\r 45%|## | 4it/s]{put_back}\nfine\n"
+    assert [one.number for one in examine_text(text).found if one.number < 2] == []
+
+
+def test_a_hole_in_a_log_is_no_utf16() -> None:
+    text = "Traceback (most recent call last):\nKeyError: 1\n"
+    holed = io.BytesIO(b"\0" * 5000 + text.encode())
+    assert examine_log(read_log_blocks(holed)).failure.first == "KeyError: 1"
+
+
+def test_two_logs_of_a_job_are_read_each_by_itself() -> None:
+    out = "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB\n"
+    err = "old\nhpcstack: start 2 of job 7\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\n"
+    joined = join_readings([examine_text(out), examine_text(err)])
+    assert joined.failure.host == "n1"
+    assert [(one.signature.id, one.number) for one in joined.list_causes()] == [
+        ("cuda-out-of-memory", 1)
+    ]
+    assert join_readings([]).found == ()

@@ -17,6 +17,7 @@ from hpcstack.launch.jobs import (
     find_job_parts,
     find_logs,
     find_output,
+    is_known_to_have_ended,
     list_task_states,
     make_part,
 )
@@ -264,3 +265,39 @@ def test_tasks_that_slurm_has_forgotten_count_as_they_were_recorded(launches: Pa
         "2": "COMPLETED",
     }
     assert len(list_task_states(array, {})) == 3
+
+
+class Silent(Cluster):
+    """A Slurm that does not answer."""
+
+    def output(self, argv: Any, **_: Any) -> Completed:
+        return Completed(tuple(argv), 1, ("Unable to contact slurm controller",), "")
+
+
+@pytest.mark.parametrize(
+    ("slurm", "files", "has_ended"),
+    [
+        (Cluster("JobId=7 JobState=RUNNING RunTime=01:00:00 Power="), {"began": "7\n"}, False),
+        (Cluster("JobId=7 JobState=COMPLETED RunTime=01:00:00 Power="), {"began": "7\n"}, True),
+        (Cluster(), {"began": "7\n", "ended": "3\n"}, True),
+        (Cluster(), {"began": "7\n"}, True),  # Slurm has forgotten it, and nothing was recorded
+        (Silent(), {"began": "7\n"}, False),
+        (Silent(), {"began": "7\n", "ended": "3\n"}, True),
+    ],
+)
+def test_a_slurm_that_does_not_answer_is_no_end(
+    launches: Path, slurm: Cluster, files: dict[str, str], has_ended: bool
+) -> None:
+    folder = launch(launches)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    parts = find_job_parts("7", slurm)
+    assert is_known_to_have_ended("7", parts, slurm) is has_ended
+
+
+def test_a_step_in_a_job_that_goes_on_ends_with_its_record(launches: Path) -> None:
+    folder = launch(launches, began="7\n0\nn1\n")
+    runs = Cluster("JobId=7 JobState=RUNNING RunTime=01:00:00 Power=")
+    assert not is_known_to_have_ended(folder.name, [], runs)
+    (folder / "ended").write_text("0\nCOMPLETED\n\n")
+    assert is_known_to_have_ended(folder.name, [], runs)

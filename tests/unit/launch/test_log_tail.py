@@ -87,3 +87,21 @@ def test_the_logs_of_several_tasks_are_told_apart(tmp_path: Path) -> None:
         log.write_text(f"of {log.name}\n")
     found = follow_logs(lambda: logs, lambda: True, 50, lambda _: None)
     assert list(itertools.islice(found, 9)) == [(logs[0], "of a"), (logs[1], "of b")]
+
+
+def test_a_log_that_is_replaced_is_read_from_its_beginning(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("old\n")
+
+    def replace() -> None:
+        (tmp_path / "new").write_text("newer and longer\n")
+        (tmp_path / "new").rename(log)
+
+    job = Job(replace, lambda: None)
+    said = [line for _, line in follow_logs(lambda: [log], job.is_over, 50, job.sleep)]
+    assert said == ["old", "newer and longer"]
+
+
+def test_a_log_that_is_gone_again_is_no_end(tmp_path: Path) -> None:
+    job = Job(lambda: None)
+    assert list(follow_logs(lambda: [tmp_path / "gone"], job.is_over, 50, job.sleep)) == []
