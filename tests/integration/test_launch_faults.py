@@ -146,7 +146,10 @@ def test_a_node_that_goes_down_ends_the_launch(
     assert process.returncode not in (0, None) and time.monotonic() - began < 80, said
     assert "node2" in said or "NODE FAILURE" in said or "CANCELLED" in said, said
     kept = testbed.json("jobs", "-n", "1")[0]
-    assert kept["state"] == f"FAILED, exit {process.returncode}"
+    assert kept["state"] == f"NODE_FAIL, exit {process.returncode}"
+    found = testbed.json("explain", kept["job"])
+    assert found["state"] == kept["state"]
+    assert found["said"].startswith("a node failed")
     assert kept["nodes"] == "node[1-2]"
     assert _ended(testbed), "nothing is left running"
 
