@@ -294,7 +294,7 @@ def test_a_launch_that_writes_nothing_is_ended_and_says_why(
         )
         told = testbed.bash(f"XDG_STATE_HOME=$PWD/{state} hpcstack explain").stdout
         assert (
-            told.startswith("nothing was written for 12 s\n")
+            told.startswith("FAILED, exit 124: nothing was written for 12 s\n")
             and "ODD: rank 3 on node2 is at" in told
         ), told
 
