@@ -122,6 +122,12 @@ def test_plain_and_mpi_are_slurms_own_tasks(
 def test_what_the_user_set_wins_and_why_tells(
     testbed: Testbed, built: dict[str, Any], show: str
 ) -> None:
+    # Another test may launch meanwhile, and that would be the newest.
+    state = f"{testbed.home}/tests/launching/why-state"
+
+    def ask(words: str) -> Any:
+        return testbed.bash(f"XDG_STATE_HOME={state} hpcstack {words}", check=False)
+
     done = launch(
         testbed,
         "--runtime",
@@ -130,17 +136,18 @@ def test_what_the_user_set_wins_and_why_tells(
         "show.py",
         MASTER_PORT="23456",
         PYTHONNOUSERSITE="0",
+        XDG_STATE_HOME=state,
     )
     said = ranks(done.stdout)[0]["environment"]
     assert (said["MASTER_PORT"], said["PYTHONNOUSERSITE"]) == ("23456", "0")
-    why = testbed.json("why", "PYTHONNOUSERSITE")
+    why = json.loads(ask("why PYTHONNOUSERSITE --json").stdout)
     assert (why["set"]["value"], why["set"]["origin"]) == ("0", "the user's environment")
-    assert testbed.json("why", "CUDA_VERSION")["set"]["origin"] == "the image"
-    assert testbed.run("hpcstack", "why", "NOBODY_SET_THIS").returncode == 1
-    secret = launch(
-        testbed, "--mode=plain", "--", "python3", "show.py", HF_TOKEN="hf_do_not_keep_me"
-    )
-    folder = testbed.json("jobs", "-n", "1")[0]["folder"]
+    of_the_image = json.loads(ask("why CUDA_VERSION --json").stdout)
+    assert of_the_image["set"]["origin"] == "the image"
+    assert ask("why NOBODY_SET_THIS").returncode == 1
+    token = {"HF_TOKEN": "hf_do_not_keep_me", "XDG_STATE_HOME": state}
+    secret = launch(testbed, "--mode=plain", "--", "python3", "show.py", **token)
+    folder = json.loads(ask("jobs -n 1 --json").stdout)[0]["folder"]
     assert secret.returncode == 0
     assert testbed.bash('grep -r do_not_keep_me "$1" || true', folder).stdout == ""
 
