@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,16 +113,17 @@ def test_following_a_log_commands_no_terminal(
 ) -> None:
     """N24: `logs -f` handed a job's raw bytes to the terminal."""
     from hpcstack.cli.logs_ import _follow
+    from hpcstack.launch.jobs import JobPart
+    from hpcstack.slurm.state import JobState
 
-    class Tail:
-        def read(self, argv: list[str]) -> object:
-            assert argv[:2] == ["tail", "-n"]
-            return (tmp_path / "log").open("rb", buffering=0)
-
-    (tmp_path / "log").write_bytes(b"one\x1b]0;title\x07\ntwo\n")
+    log = tmp_path / "log"
+    log.write_bytes(b"one\x1b]0;title\x07\ntwo\n")
+    ended = [JobPart("7", JobState("COMPLETED"), files=(log,))]
+    monkeypatch.setattr("hpcstack.launch.jobs.find_job_parts", lambda *_: ended)
+    session: Any = SimpleNamespace(runner=Runner())
     runner = CliRunner()
     with runner.isolation() as (out, *_):
-        _follow([tmp_path / "log"], 50, Tail())  # type: ignore[arg-type]
+        _follow(session, "7", 50)
         said = out.getvalue().decode()
     assert said == "one\ufffd]0;title\ufffd\ntwo\n"
 

@@ -47,14 +47,14 @@ LETTERS = bytes(byte if chr(byte).isalpha() and byte < 128 else 32 for byte in r
 MAY_START = (b"hpcstack: start ", b"DUE TO JOB REQUEUE")
 # Lines that pip prints when it builds something
 OF_PIP = re.compile(
-    r"\s*(?:Collecting \S|Building wheel|Preparing metadata|Getting requirements to build"
+    r"^\s*(?:Collecting \S|Building wheel|Preparing metadata|Getting requirements to build"
     r"|error: subprocess)"
 )
 # How a log says that a step is being ended: by slurmstepd, by srun with --kill-on-bad-exit, or by
 # the watchdog
 ENDS = re.compile(
-    r".* CANCELLED AT |hpcstack: nothing was written for |hpcstack: interrupted"
-    r"|.{0,400}srun: .{0,400}(?:Terminating (?:StepId=|job step )|Job step aborted: )"
+    r"^.* CANCELLED AT |^hpcstack: nothing was written for |^hpcstack: interrupted"
+    r"|^.{0,400}srun: .{0,400}(?:Terminating (?:StepId=|job step )|Job step aborted: )"
 )
 # What the watchdog prints of the ranks begins and ends so
 ASKED, ANSWERED = "hpcstack: silent for ", "hpcstack: nothing was written for "
