@@ -125,8 +125,8 @@ def test_what_the_user_set_wins_and_why_tells(
     # Another test may launch meanwhile, and that would be the newest.
     state = f"{testbed.home}/tests/launching/why-state"
 
-    def ask(words: str) -> Any:
-        return testbed.bash(f"XDG_STATE_HOME={state} hpcstack {words}", check=False)
+    def ask(verb: str, words: str) -> Any:
+        return testbed.bash(f"XDG_STATE_HOME={state} hpcstack {verb} {words}", check=False)
 
     done = launch(
         testbed,
@@ -140,14 +140,14 @@ def test_what_the_user_set_wins_and_why_tells(
     )
     said = ranks(done.stdout)[0]["environment"]
     assert (said["MASTER_PORT"], said["PYTHONNOUSERSITE"]) == ("23456", "0")
-    why = json.loads(ask("why PYTHONNOUSERSITE --json").stdout)
+    why = json.loads(ask("why", "PYTHONNOUSERSITE --json").stdout)
     assert (why["set"]["value"], why["set"]["origin"]) == ("0", "the user's environment")
-    of_the_image = json.loads(ask("why CUDA_VERSION --json").stdout)
+    of_the_image = json.loads(ask("why", "CUDA_VERSION --json").stdout)
     assert of_the_image["set"]["origin"] == "the image"
-    assert ask("why NOBODY_SET_THIS").returncode == 1
+    assert ask("why", "NOBODY_SET_THIS").returncode == 1
     token = {"HF_TOKEN": "hf_do_not_keep_me", "XDG_STATE_HOME": state}
     secret = launch(testbed, "--mode=plain", "--", "python3", "show.py", **token)
-    folder = json.loads(ask("jobs -n 1 --json").stdout)[0]["folder"]
+    folder = json.loads(ask("jobs", "-n 1 --json").stdout)[0]["folder"]
     assert secret.returncode == 0
     assert testbed.bash('grep -r do_not_keep_me "$1" || true', folder).stdout == ""
 
