@@ -51,19 +51,28 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> NoReturn
 
 
 def explain_what(session: Session, what: str, progress: Progress, *, every: bool) -> Explained:
-    """Explain WHAT: a log file, `-` for standard input, or a job's number.
+    """Explain WHAT: a log file, a pipe, `-` for standard input, or a job's number.
 
     If it is empty, explain the launch that the user most likely asks about. Raise InputError for
     anything else.
     """
     from hpcstack.core.errors import InputError
-    from hpcstack.diagnose.explanation import explain_file, explain_job, explain_reading, read_files
+    from hpcstack.diagnose.explanation import (
+        explain_job,
+        explain_reading,
+        explain_stream,
+        read_files,
+    )
     from hpcstack.launch.jobs import JobPart, parse_job_name
 
     if what == "-":
-        return explain_file(sys.stdin.buffer, every=every)
-    if Path(what).is_file():
-        return explain_reading(read_files([Path(what)], progress), JobPart(""), every=every)
+        return explain_stream(sys.stdin.buffer, "standard input", progress, every=every)
+    path = Path(what)
+    if path.is_file():
+        return explain_reading(read_files([path], progress), JobPart(""), every=every)
+    if path.is_fifo():  # as a shell makes one of <(zcat LOG)
+        with path.open("rb") as file:
+            return explain_stream(file, what, progress, every=every)
     if not what:
         return _explain_newest(session, progress, every=every)
     job = parse_job_name(what)

@@ -6,6 +6,7 @@ Tested in tests/unit/cli/test_admins_day.py and tests/integration/test_what_went
 from __future__ import annotations
 
 import collections
+import itertools
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -55,7 +56,7 @@ def command(session: Session, most: int, by_node: bool, days: int, as_json: bool
     from hpcstack.launch.jobs import find_states, may_have_changed
     from hpcstack.launch.record import read_launches
 
-    found = read_launches()[:most]
+    found = list(itertools.islice(read_launches(), most))
     asked = [launch.job_or_array for launch in found if may_have_changed(launch)]
     known = find_states(asked, session.runner)
     rows = [_make_row(launch, known) for launch in found]

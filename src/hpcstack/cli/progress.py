@@ -57,7 +57,8 @@ class Lines(Progress):
         self.event("amount", what=what, done=done, total=total)
 
     def show(self, what: str, done: int, total: int) -> None:
-        self.say(f"{what}: {done / 1e6:.0f} of {total / 1e6:.0f} MB")
+        of_all = f" of {total / 1e6:.0f}" if total else ""
+        self.say(f"{what}: {done / 1e6:.0f}{of_all} MB")
 
     def event(self, kind: str, **facts: object) -> None:
         if not self.file:
@@ -91,7 +92,7 @@ class Bars(Lines):
     def amount(self, what: str, done: int, total: int) -> None:
         super().amount(what, done, total)
         task = self._find_task(what, total)
-        self.bars.update(task, completed=done, visible=done < total)
+        self.bars.update(task, completed=done, visible=not total or done < total)
 
     def _find_task(self, what: str, total: int) -> TaskID:
         with self.lock:

@@ -19,7 +19,10 @@ class Progress:
     def __call__(self, sentence: str) -> None: ...
 
     def amount(self, what: str, done: int, total: int) -> None:
-        """Report that DONE of TOTAL bytes of WHAT are done; called often."""
+        """Report that DONE of TOTAL bytes of WHAT are done; called often.
+
+        TOTAL is 0 where nobody knows it.
+        """
 
     def event(self, kind: str, **facts: object) -> None:
         """Report that something of KIND has happened, with FACTS: one line of `--events`."""

@@ -11,18 +11,17 @@ import contextlib
 import json
 import os
 import re
-import stat
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core.errors import HpcstackError, format_count
+from hpcstack.core.errors import HpcstackError, InputError, format_count
 from hpcstack.diagnose.examine_log import examine_log
 from hpcstack.launch.failure import EndedBy
 from hpcstack.launch.hang import group_by_step, judge_ranks, parse_ranks
 from hpcstack.launch.hang_report import report_hang
 from hpcstack.launch.jobs import find_logs
-from hpcstack.launch.log_lines import read_log_blocks
+from hpcstack.launch.log_lines import open_log, read_log_blocks
 from hpcstack.launch.stacks import ask_job, parse_job
 from hpcstack.render.launchers import render_health
 from hpcstack.slurm.client import Client
@@ -106,18 +105,13 @@ def name_blamed(nodes: str) -> list[Blamed]:
 def _blame_by_file(path: Path, nodes: Sequence[str]) -> list[Blamed]:
     """Return those of NODES that the log at PATH blames; none where it cannot be read.
 
-    The job's user chose PATH, and root may ask: what is no file, such as a pipe, is not waited for.
     Of a very long log the last LOG_BYTES are read.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-        with os.fdopen(handle, "rb") as file:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode):
-                return []
-            file.seek(max(0, found.st_size - LOG_BYTES))
+        with open_log(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
             return blame_by_log(examine_log(read_log_blocks(file)), nodes)
-    except OSError:
+    except (OSError, InputError):
         return []
 
 

@@ -372,7 +372,7 @@ def _split_at_starts(block: bytes) -> Iterator[tuple[bool, bytes]]:
     labels = Labels()
     begin = at = 0
     starts_again = False
-    for line in block.splitlines(keepends=True):
+    for line in io.BytesIO(block):  # not splitlines: a drawing over itself ends no line
         said = labels.split(line.decode("utf-8", "replace").rstrip("\r\n"))[1]
         if STARTED_AGAIN.match(find_message(said)):
             if at > begin:

@@ -27,7 +27,7 @@ from hpcstack.launch.jobs import (
     list_logs,
     may_have_changed,
 )
-from hpcstack.launch.log_lines import read_log_blocks
+from hpcstack.launch.log_lines import open_log, read_log_blocks
 from hpcstack.slurm.state import UNKNOWN, JobState
 
 if TYPE_CHECKING:
@@ -47,17 +47,10 @@ MOST_UNKNOWN = 200  # logs of an array that are read of tasks whose end nobody k
 MOST_OF_A_TASK = 4 << 20  # bytes that are read of a task's log
 
 
-@dataclass(frozen=True)
-class HowTo:
-    """The how-to page about something; empty for none."""
-
-    page: str = ""
-
-
-OF_STATES = {
-    "TIMEOUT": HowTo(page="stop-before-the-time-limit"),
-    "NODE_FAIL": HowTo(page="start-despite-a-bad-node"),
-    "OUT_OF_MEMORY": HowTo(page="why-was-my-job-killed"),
+PAGES_OF_STATES = {
+    "TIMEOUT": "stop-before-the-time-limit",
+    "NODE_FAIL": "start-despite-a-bad-node",
+    "OUT_OF_MEMORY": "why-was-my-job-killed",
 }
 
 
@@ -101,7 +94,7 @@ def read_files(paths: Sequence[Path], progress: Progress, most: int = 0) -> LogR
 
 def _list_blocks(path: Path, progress: Progress, most: int) -> Iterator[bytes]:
     try:
-        with path.open("rb") as file:
+        with open_log(path) as file:
             size = os.fstat(file.fileno()).st_size
             if most:
                 file.seek(max(0, size - most))
@@ -112,10 +105,20 @@ def _list_blocks(path: Path, progress: Progress, most: int) -> Iterator[bytes]:
         raise InputError(f"{path}: {error.strerror}") from None
 
 
-def explain_file(file: IO[bytes], *, every: bool) -> Explained:
-    """Explain FILE, a log of which nobody knows the job. EVERY keeps what explains little."""
-    reading = examine_log(read_log_blocks(file))
-    return explain_reading(reading, JobPart(""), every=every)
+def explain_stream(file: IO[bytes], name: str, progress: Progress, *, every: bool) -> Explained:
+    """Explain FILE, a log called NAME of which nobody knows the job, nor how long it is.
+
+    EVERY keeps what explains little.
+    """
+
+    def list_blocks() -> Iterator[bytes]:
+        done = 0
+        for block in read_log_blocks(file):
+            done += len(block)
+            progress.amount(name, done, 0)
+            yield block
+
+    return explain_reading(examine_log(list_blocks()), JobPart(""), every=every)
 
 
 def explain_launch(
@@ -262,7 +265,7 @@ def _explain_end_from_outside(reading: LogReading, part: JobPart, *, every: bool
         said,
         shown,
         len(reading.found) - len(shown),
-        page=OF_STATES.get(part.state.word, HowTo()).page,
+        page=PAGES_OF_STATES.get(part.state.word, ""),
         state=part.state,
     )
 
@@ -271,7 +274,7 @@ def _explain_failure(reading: LogReading, part: JobPart, *, every: bool) -> Expl
     """Explain PART, which has failed by itself, or of which nobody knows how it ended."""
     failure = reading.failure
     said = failure.first
-    page = OF_STATES.get(failure.read_state(1).word, HowTo()).page
+    page = PAGES_OF_STATES.get(failure.read_state(1).word, "")
     is_hang = failure.ended_by is EndedBy.WATCHDOG
     if is_hang:
         said = "\n".join([said, *describe_ranks(parse_ranks(reading.ranks))[0]])

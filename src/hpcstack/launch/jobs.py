@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.launch import stderr
-from hpcstack.launch.record import Launch, read_launches
+from hpcstack.launch.record import Launch, read_launches_of
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.job_id import parse_job_id, read_job_id
 from hpcstack.slurm.options import OPTIONS, SHORT_FLAGS, Value
@@ -201,8 +201,7 @@ def is_known_to_have_ended(job: str, parts: Sequence[JobPart], runner: Runner) -
     Slurm does not answer, the answer is no: it may yet say.
     """
     if not parse_job_id(job):
-        launches = (one for one in read_launches() if one.folder.name == job)
-        launch = next(launches, None)
+        launch = next(read_launches_of(job), None)
         return launch is None or launch.state.is_known
     if parts and all(part.state.has_ended for part in parts):
         return True
@@ -310,7 +309,7 @@ def _find_recorded(job: str, remembered: Mapping[str, Accounted]) -> list[JobPar
     found: dict[str, JobPart] = {}
     named = parse_job_id(job)
     array, wanted_task = (named.job, named.task) if named else (job, "")
-    for launch in read_launches():
+    for launch in read_launches_of(job):
         is_of_the_array = launch.job.partition("_")[0] == array and (
             launch.is_array or not wanted_task
         )

@@ -1,5 +1,5 @@
 """The lines of a log as their programs wrote them: decoded, without a terminal's commands, and without
-what others have put in front to say whose they are. Pure.
+what others have put in front to say whose they are.
 
 launchers/jobs/failure.awk takes the same labels off, from the same table: `make_awk_labels` writes it.
 """
@@ -7,12 +7,17 @@ launchers/jobs/failure.awk takes the same labels off, from the same table: `make
 from __future__ import annotations
 
 import codecs
+import os
 import re
+import stat
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
+from hpcstack.core.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 # What terminals take for commands: CSI and OSC sequences
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b\n]{0,4096}\x07")
@@ -60,6 +65,19 @@ HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*): (?=Traceback [(]most recent ca
 _ANY = re.compile("|".join(f"(?:{label.pattern})" for label in LABELS))
 _NUMBER = re.compile(r"\d+")
 _COMPILED = tuple((label, re.compile(label.pattern)) for label in LABELS)
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """Open the log at PATH.
+
+    The job's user chose PATH, and root may ask: what is no file, such as a pipe, is not waited for.
+    Raise InputError for it, OSError where PATH cannot be opened.
+    """
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), "rb")
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise InputError(f"{path} is not an ordinary file", f"hpcstack explain - < {path} reads a pipe")
 
 
 def read_log_blocks(file: IO[bytes]) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.launch.log_lines import read_log_blocks
+from hpcstack.launch.log_lines import open_log, read_log_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ def read_last_lines(path: Path, count: int) -> list[str]:
     Raise InputError where it cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with open_log(path) as file:
             if count:
                 file.seek(_find_last(file, count))
             lines: collections.deque[bytes] = collections.deque(maxlen=count or None)
@@ -64,10 +64,12 @@ class _Followed:
 
         A file that was cut or replaced is read from its beginning.
         """
-        with contextlib.suppress(OSError):  # it may be gone: what is open is read to its end
+        # It may be gone: what is open is read to its end.
+        with contextlib.suppress(OSError, InputError):
             if not os.path.samestat(self.path.stat(), os.fstat(self.file.fileno())):
+                newer = open_log(self.path)
                 self.file.close()
-                self.file = self.path.open("rb")
+                self.file = newer
                 self.rest = b""
         at = self.file.tell()
         if self.file.seek(0, 2) < at:
@@ -82,8 +84,8 @@ class _Followed:
 def _open_log(path: Path, count: int) -> _Followed | None:
     """Return the log at PATH from its last COUNT lines on; None where it cannot be opened now."""
     try:
-        file = path.open("rb")
-    except OSError:
+        file = open_log(path)
+    except (OSError, InputError):
         return None
     if count:
         file.seek(_find_last(file, count))
@@ -115,7 +117,9 @@ def follow_logs(
                 log = followed.get(path) or _open_log(path, count)
                 if log and path not in followed:
                     followed[path] = log
-                    yield from ((path, line) for line in log.read_lines()[-count:])
+                    lines = log.read_lines()
+                    first = max(0, len(lines) - count) if count else 0
+                    yield from ((path, line) for line in lines[first:])
 
         has_come = False
         for path, log in followed.items():

@@ -10,11 +10,13 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import uuid
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ from hpcstack.core.files import write_text
 from hpcstack.core.names import ADDED, STARTED_IN_IMAGE
 from hpcstack.launch.secrets import is_secret
 from hpcstack.render.template import read_data_file
+from hpcstack.slurm.job_id import parse_job_id
 from hpcstack.slurm.state import MEANINGS, UNKNOWN, JobState, state_of_status
 from hpcstack_smoke.hidden import HIDDEN
 
@@ -125,7 +128,8 @@ def begin_record(
         variables.append({**asdict(one), "value": value})
 
     stamp = datetime.now(timezone.utc)
-    folder = top / f"{stamp:%Y%m%dT%H%M%S.%f}Z-{uuid.uuid4().hex[:4]}"
+    terminal = find_this_terminal()
+    folder = top / f"{stamp:%Y%m%dT%H%M%S.%f}Z-{digest_of_terminal(terminal)}{uuid.uuid4().hex[:4]}"
     part = top / f".{folder.name}"
     part.mkdir(parents=True, mode=0o700)
     document = {
@@ -152,7 +156,7 @@ def begin_record(
         "argv": list(plan.argv),
         "folder": str(Path.cwd()),
         "serves": plan.request.serves.kind if plan.request.serves else "",
-        "terminal": find_this_terminal(),
+        "terminal": terminal,
         "allocation": allocation,
         "array": any(part.option == "--array" for part in plan.parts),
         "environment": variables,
@@ -162,6 +166,11 @@ def begin_record(
     part.rename(folder)
     _remove_oldest(top)
     return folder
+
+
+def digest_of_terminal(terminal: str) -> str:
+    """Return what names of launches have of their TERMINAL, so that its own are found by a listing."""
+    return hashlib.sha256(terminal.encode()).hexdigest()[:4]
 
 
 def keep_prolog() -> str:
@@ -332,16 +341,39 @@ def _explain_threads(launch: Launch) -> tuple[str, str]:
     return str(threads), why
 
 
-def read_launches() -> list[Launch]:
-    """Return all launches that are kept, the newest first, without folders that cannot be read."""
-    top = find_state_folder() / "launches"
-    if not top.is_dir():
-        return []
-    found = []
-    for folder in sorted(top.glob("2*"), reverse=True):
+def read_launches() -> Iterator[Launch]:
+    """Yield the launches that are kept, the newest first, without folders that cannot be read.
+
+    Each is read when it is asked for: a home may be slow, and hold a thousand.
+    """
+    return _read_folders(_list_folders())
+
+
+def read_launches_of(what: str) -> Iterator[Launch]:
+    """Yield the launches of the job, the array or the folder that WHAT names, the newest first.
+
+    Of WHAT, which may also name a step or a task, the job's number counts. Of other launches only
+    their job is read.
+    """
+    named = parse_job_id(what)
+    job = named.job if named else what
+    return _read_folders(
+        folder
+        for folder in _list_folders()
+        if what == folder.name or job == re.split("[_+]", _read_began(folder)[0])[0]
+    )
+
+
+def _list_folders() -> list[Path]:
+    """Return the folders of all launches, the newest first: their names sort by time."""
+    return sorted((find_state_folder() / "launches").glob("2*"), reverse=True)
+
+
+def _read_folders(folders: Iterable[Path]) -> Iterator[Launch]:
+    """Yield the launches that FOLDERS record, without those that cannot be read."""
+    for folder in folders:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            found.append(read_launch(folder))
-    return found
+            yield read_launch(folder)
 
 
 def read_launch(folder: Path) -> Launch:
@@ -350,8 +382,7 @@ def read_launch(folder: Path) -> Launch:
     Raise OSError, ValueError, KeyError or TypeError where the folder is not a launch's, or is torn.
     """
     document = json.loads((folder / FILE).read_text())
-    # Missing lines are empty: a launch that has not begun has none of them.
-    job, step, nodes, number = [*_read_lines(folder / BEGAN), "", "", "", ""][:4]
+    job, step, nodes, number = _read_began(folder)
     state = _read_end(folder / ENDED)
     output = _read_lines(folder / OUTPUT)
 
@@ -372,6 +403,15 @@ def read_launch(folder: Path) -> Launch:
         output[0] if output else "",
         _read_tasks(folder),
     )
+
+
+def _read_began(folder: Path) -> tuple[str, str, str, str]:
+    """Return (job, step, nodes, number of the job alone) of the launch in FOLDER.
+
+    They are empty for one that has not begun.
+    """
+    job, step, nodes, number = [*_read_lines(folder / BEGAN), "", "", "", ""][:4]
+    return job, step, nodes, number
 
 
 def _read_tasks(folder: Path) -> dict[str, JobState]:
@@ -403,9 +443,8 @@ def find_failed() -> Launch:
     """
     if os.environ.get("HPCSTACK_RUN"):
         return find_launch("")
-    launches = read_launches()
-    failed = (launch for launch in launches if launch.failed)
-    return _find_of_this_terminal(launches) or next(failed, None) or find_launch("")
+    failed = (launch for launch in read_launches() if launch.failed)
+    return _find_of_this_terminal() or next(failed, None) or find_launch("")
 
 
 def find_launch(what: str) -> Launch:
@@ -418,13 +457,13 @@ def find_launch(what: str) -> Launch:
     own = os.environ.get("HPCSTACK_RUN", "")
     if not what and own and (Path(own) / FILE).is_file():
         return read_launch(Path(own))
-    launches = read_launches()
-    if not what and (found := _find_of_this_terminal(launches)):
+    found: Launch | None
+    if what:
+        found = next(filter(partial(_is_meant, what), read_launches_of(what)), None)
+    else:
+        found = _find_of_this_terminal() or next(read_launches(), None)
+    if found:
         return found
-    for launch in launches:
-        array = launch.job.partition("_")[0]
-        if what in ("", launch.job, array, launch.folder.name, f"{launch.job}.{launch.step}"):
-            return launch
     raise InputError(
         f"no launch {what or 'is kept'} in {find_state_folder() / 'launches'}",
         "hpcstack jobs lists them",
@@ -432,9 +471,18 @@ def find_launch(what: str) -> Launch:
     )
 
 
-def _find_of_this_terminal(launches: Iterable[Launch]) -> Launch | None:
-    """Return the first of LAUNCHES that was made in this terminal; None where none was."""
+def _is_meant(what: str, launch: Launch) -> bool:
+    """Whether WHAT means LAUNCH: as its job, its array, its step or its folder."""
+    array = launch.job.partition("_")[0]
+    return what in (launch.job, array, launch.folder.name, f"{launch.job}.{launch.step}")
+
+
+def _find_of_this_terminal() -> Launch | None:
+    """Return the newest launch that was made in this terminal; None where none was."""
     here = find_this_terminal()
+    digest = digest_of_terminal(here)
+    folders = (one for one in _list_folders() if one.name.rpartition("-")[2].startswith(digest))
+    launches = _read_folders(folders)
     return next((one for one in launches if one.document.get("terminal") == here), None)
 
 

@@ -121,14 +121,14 @@ def find_page_job(job: str) -> RunningJob:
     if job:
         asked = parse_job(job)
         named = (asked.job, f"{asked.job}.{asked.step}")
-        launches = [one for one in launches if one.job in named or one.number in named]
-        if not launches:
+        known = [one for one in launches if one.job in named or one.number in named]
+        if not known:
             return asked  # of another state folder, or of another machine's
-    pages = [one for one in launches if one.document.get("serves") in PAGES]
-    if not pages:
+        launches = iter(known)
+    newest = next((one for one in launches if one.document.get("serves") in PAGES), None)
+    if not newest:
         what = f"job {job} serves no page" if job else "no launch here serves a page"
         raise InputError(what, "hpcstack jupyter STACK", page="run-jupyter")
-    newest = pages[0]
     return RunningJob(newest.number or newest.job, newest.step, f"{newest.stack}, {newest.started}")
 
 

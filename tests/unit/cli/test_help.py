@@ -35,6 +35,8 @@ NEVER_REFUSED = {
     "testbed",
 }
 
+TABLE = "PAGES_OF_"  # how the name of a table of pages begins
+
 
 def run(*words: str) -> str:
     done = CliRunner().invoke(group, ["help", *words])
@@ -45,7 +47,8 @@ def run(*words: str) -> str:
 def list_page_values() -> Iterator[tuple[str, ast.expr]]:
     """Each place where the package says which page is about a refusal or a finding, and the value.
 
-    These are `page=` of calls, `page = ` of classes and functions, and `error.page = `.
+    These are `page=` of calls, `page = ` of classes and functions, `error.page = `, and the values of
+    a table PAGES_OF_SOMETHING.
     """
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -57,16 +60,22 @@ def list_page_values() -> Iterator[tuple[str, ast.expr]]:
                 names = [ast.unparse(node.target)]
             else:
                 continue
-            if node.value and any(name.rpartition(".")[2] == "page" for name in names):
-                place = f"{path.relative_to(PACKAGE)}:{node.value.lineno}"
-                yield f"{place}: {ast.unparse(node.value)}", node.value
+            values = (
+                [node.value] if any(name.rpartition(".")[2] == "page" for name in names) else []
+            )
+            if isinstance(node.value, ast.Dict) and names[0].startswith(TABLE):
+                values = list(node.value.values)
+            for value in filter(None, values):
+                yield f"{path.relative_to(PACKAGE)}:{value.lineno}: {ast.unparse(value)}", value
 
 
 def read_pages(value: ast.expr) -> set[str] | None:
     """The pages that the expression VALUE can name; None where that cannot be read from it.
 
-    What another variable or attribute `page` holds is seen where that is set.
+    What another variable or attribute `page` or a table holds is seen where that is set.
     """
+    if isinstance(value, ast.Call) and ast.unparse(value.func).startswith(TABLE):
+        return set()
     if isinstance(value, ast.Constant) and isinstance(value.value, str):
         return {value.value} - {""}
     if isinstance(value, ast.IfExp):
@@ -98,6 +107,7 @@ def test_each_page_that_a_refusal_names_can_be_read_from_the_source() -> None:
         ("'roll-back' if full else ''", {"roll-back"}),
         ("error.page", set()),
         ("f'roll-{where}'", None),
+        ("PAGES_OF_STATES.get(word, '')", set()),
         ("PAGES[code]", None),
         ("find_page() if full else ''", None),
     ],

@@ -198,7 +198,9 @@ def test_the_launch_that_one_asks_about(launches: Path, monkeypatch: pytest.Monk
     """This terminal's newest; where it has launched nothing, the newest that failed; else the
     newest.
     """
-    names = [f"2026010{day}T000000.0Z-aaaa" for day in (1, 2, 3)]
+    terminal = record.digest_of_terminal(record.find_this_terminal())
+    ends = ("aaaaaaaa", f"{terminal}aaaa", f"{terminal}aaab")  # the last one by chance
+    names = [f"2026010{day}T000000.0Z-{end}" for day, end in zip((1, 2, 3), ends, strict=True)]
     for name, status in zip(names, ("3\n", "0\n", "0\n"), strict=True):
         launch(launches, name, ended=status)
     assert record.find_failed().folder.name == names[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,25 @@ def test_the_last_lines(
     assert read_last_lines(log, 1) == ["b"]
     with pytest.raises(InputError, match="none: No such file"):
         read_last_lines(tmp_path / "none", 1)
+
+
+def test_a_pipe_in_place_of_a_log_is_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "log"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="not an ordinary file"):
+        read_last_lines(pipe, 1)
+    job = Job(lambda: None)
+    assert list(follow_logs(lambda: [pipe], job.is_over, 1, job.sleep)) == []
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 9])
+def test_following_begins_with_the_last_lines(tmp_path: Path, count: int) -> None:
+    log = tmp_path / "log"
+    lines = ["one", "two", "three"]
+    log.write_text("\n".join([*lines, ""]))
+    job = Job()
+    found = [line for _, line in follow_logs(lambda: [log], job.is_over, count, job.sleep)]
+    assert found == (lines[-count:] if count else lines)
 
 
 class Job:

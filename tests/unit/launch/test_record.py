@@ -128,6 +128,31 @@ def test_a_home_that_is_full_keeps_no_launch_from_running(
     assert list(tmp_path.glob("hpcstack-launches-*/2*/launch.json"))
 
 
+def test_of_launches_that_nobody_asks_about_nearly_nothing_is_read(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """researcher 16: 1,482 file calls of `jobs -n 1` at 163 launches, 2,966 of `logs`."""
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(record, "find_this_terminal", lambda: "elsewhere")
+        others = [begin() for _ in range(40)]
+    mine = begin()
+    for number, folder in enumerate([*others, mine]):
+        record.write_submitted(folder, str(number))
+    read: list[Path] = []
+    really_read = record.read_launch
+
+    def read_launch(folder: Path) -> record.Launch:
+        read.append(folder)
+        return really_read(folder)
+
+    monkeypatch.setattr(record, "read_launch", read_launch)
+
+    assert record.find_launch("7").folder == others[7]
+    assert record.find_launch("").folder == record.find_failed().folder == mine
+    assert next(record.read_launches()).folder == mine
+    assert read == [others[7], mine, mine, mine]
+
+
 def test_the_oldest_go(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "KEPT", 2)
     made = [begin() for _ in range(4)]
