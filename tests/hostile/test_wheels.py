@@ -18,8 +18,8 @@ import pytest
 from hpcstack.core.errors import BuildError
 from hpcstack.core.process import Runner
 from hpcstack.core.progress import Progress
-from hpcstack.project.added import pack_installed
 from hpcstack.project.inside import find_uv
+from hpcstack.project.packed import pack_installed
 
 MODULE = {"evil/__init__.py": "def f(): print('ran')\n"}
 SCRIPTS = "[console_scripts]\n"

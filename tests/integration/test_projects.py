@@ -388,6 +388,59 @@ def test_alike_projects_share_one_file(project: Project) -> None:
     assert with_package.stdout.strip() == "1", with_package.stderr
 
 
+def test_one_more_dependency_costs_one_installation(project: Project) -> None:
+    """researcher 8, and `project list` and `clear`, which show and remove what is kept."""
+    project.write(requirements__txt="cowsay==6.1\n")
+    assert project.launch("--", "true").returncode == 0
+    project.write(requirements__txt="cowsay==6.1\niniconfig==2.0.0\n")
+    done = project.launch("--", "python3", "-c", "'import cowsay, iniconfig; print(iniconfig.__file__)'")
+    assert done.stdout.startswith("/opt/hpcstack/with/"), done.stderr
+    assert "1 package of 2 are packed already" in done.stderr
+    assert "installing 1 package" in done.stderr
+    assert "compared with the lock before: + iniconfig 2.0.0" in done.stderr
+
+    listed = project.bash("hpcstack project list --json")
+    kept = json.loads(listed.stdout)
+    packed = [one for one in kept if one["kind"] == "packed"]
+    assert [len(one["wanted"]) for one in packed] == [1, 1]
+    shown = project.bash("hpcstack project clear --dry-run")
+    assert shown.stdout.count("kept, used a moment ago") == len(kept)
+    cleared = project.bash(
+        "touch -d -1day $XDG_DATA_HOME/hpcstack/projects/*.sqsh; hpcstack project clear --json; "
+        "ls $XDG_DATA_HOME/hpcstack/projects/*.sqsh $XDG_DATA_HOME/hpcstack/projects/*.json 2>/dev/null"
+    )
+    assert len(json.loads(cleared.stdout)["removed"]) == 2, cleared.stderr
+    again = project.launch("--", "python3", "-c", "'import iniconfig'")
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_second_package_of_ones_own_is_live(project: Project) -> None:
+    """researcher 9: `-e ../core` was refused, and PYTHONPATH came after the project's packages."""
+    core = f"{TOP}/{project.name}/core"
+    project.testbed.give(
+        f"{core}/pyproject.toml",
+        '[project]\nname = "core"\nversion = "3"\ndependencies = ["cowsay==6.1"]\n',
+    )
+    project.testbed.give(f"{core}/src/core/__init__.py", "WORD = 'one'\n")
+    project.testbed.give(f"{TOP}/{project.name}/first/cowsay.py", "WORD = 'mine'\n")
+    project.write(requirements__txt="-e ../core\n")
+    program = "import core, cowsay, importlib.metadata as m; print(core.WORD, cowsay.__file__, m.version('core'))"
+    done = project.launch("--", "python3", "-c", f'"{program}"')
+    word, place, version = done.stdout.split()
+    assert (word, version) == ("one", "3"), done.stderr
+    assert place.startswith("/opt/hpcstack/with/")
+
+    project.testbed.give(f"{core}/src/core/__init__.py", "WORD = 'two'\n")
+    again = project.bash(
+        "export PYTHONPATH=$PWD/../first; "
+        f"hpcstack launch {STACK} --project . --mode plain --runtime apptainer "
+        f'--mount $PYTHONPATH:$PYTHONPATH -- python3 -c "{program}"'
+    )
+    assert again.stdout.split()[0] == "two", again.stderr
+    assert again.stdout.split()[1].endswith("/first/cowsay.py")
+    assert "installing" not in again.stderr
+
+
 @pytest.mark.parametrize("stage", ["choosing", "installing", "packing"])
 @pytest.mark.soak("the last of three stages", but=lambda stage: stage == "packing")
 def test_a_build_that_is_killed_leaves_nothing_half_made(project: Project, stage: str) -> None:

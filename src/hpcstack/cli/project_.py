@@ -5,23 +5,35 @@ Tested in tests/unit/cli/test_verbs.py and tests/integration/test_projects.py.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcstack.cli.interactive import Interactive, start_program, takes_launch
-from hpcstack.cli.session import Session, answer, json_option, say, show_progress
+from hpcstack.cli.session import (
+    Session,
+    answer,
+    format_table,
+    json_option,
+    say,
+    show_progress,
+)
+from hpcstack.core.errors import format_count
+from hpcstack.core.sizes import show_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hpcstack.launch.own_project import OwnProject
+    from hpcstack.project.packed import KeptPackages
 
 
 @click.group("project")
 def command() -> None:
-    """Put your own packages on top of a stack (project lock, build, shell).
+    """Put your own packages on top of a stack (project lock, build, shell, list, clear).
 
     FOLDER has a pylock.toml, a uv.lock with its pyproject.toml, a requirements.txt, a
     pyproject.toml, or an environment.yml.
@@ -131,6 +143,94 @@ def shell_(
     if folder and not Path(folder).is_dir():  # it is left out, and the first word is the STACK
         folder, name = "", folder
     start_program(ctx, "bash", name, argv, {**options, "project": Path(folder or ".")})
+
+
+@command.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """List what is kept for your projects: packed packages, and uv's caches.
+
+    The last used comes first. `hpcstack project clear` removes what no job uses.
+    """
+    import os
+
+    from hpcstack.project.packed import list_kept_packages
+
+    kept = list_kept_packages(os.environ)
+    total = show_bytes(sum(one.size for one in kept))
+    document = [_make_document(one) for one in kept]
+    answer(document, as_json, lambda: f"{_format_kept(kept)}{total} in all\n")
+
+
+@command.command("clear")
+@click.option(
+    "--older-than",
+    "days",
+    default=0.0,
+    type=click.FloatRange(min=0),
+    metavar="DAYS",
+    help="Keep what was used within so many days.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@json_option
+@click.pass_obj
+def clear(session: Session, days: float, dry_run: bool, as_json: bool) -> None:
+    """Remove what is kept for your projects and no job uses.
+
+    The next launch of a project installs its packages again, by its lock. Locks stay.
+    """
+    import os
+    import time
+
+    from hpcstack.project.packed import explain_kept, list_kept_packages, remove_kept
+    from hpcstack.publish.gc import find_images_in_use
+
+    kept = list_kept_packages(os.environ)
+    in_use = find_images_in_use(session.runner)
+    now = time.time()
+    reasons = {one.path: explain_kept(one, in_use, days, now, os.environ) for one in kept}
+    going = [one for one in kept if not reasons[one.path]]
+    if not dry_run:
+        with show_progress("removing") as progress:
+            remove_kept(going, os.environ, progress)
+    done = "would remove" if dry_run else "removed"
+    size = sum(one.size for one in going)
+    document = {
+        "would_remove" if dry_run else "removed": [_make_document(one) for one in going],
+        "kept": [
+            {**_make_document(one), "why": reasons[one.path]} for one in kept if one not in going
+        ],
+        "bytes": size,
+    }
+
+    def show() -> str:
+        stays = [f"{one.path}: kept, {reasons[one.path]}\n" for one in kept if reasons[one.path]]
+        last = f"{done} {format_count(len(going), 'item')}, {show_bytes(size)}\n"
+        return _format_kept(going) + "".join(stays) + last
+
+    answer(document, as_json, show)
+
+
+def _make_document(kept: KeptPackages) -> dict[str, Any]:
+    return {**asdict(kept), "path": str(kept.path)}
+
+
+def _format_kept(kept: list[KeptPackages]) -> str:
+    """Return a table of what is KEPT; empty for none."""
+    rows = [
+        (
+            "packages" if one.kind == "packed" else "uv's cache",
+            show_bytes(one.size),
+            f"{datetime.fromtimestamp(one.used):%Y-%m-%d %H:%M}",
+            one.stack or "-",
+            ", ".join(one.wanted)[:60] or "-",
+            str(one.path),
+        )
+        for one in kept
+    ]
+    if not rows:
+        return ""
+    return format_table(rows, ("WHAT", "SIZE", "USED", "STACK", "FOR", "PATH"))
 
 
 def _open(

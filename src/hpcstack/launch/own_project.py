@@ -6,11 +6,12 @@ Tested in tests/integration/test_projects.py.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.naming.names import Names
 from hpcstack.project.added import Added, make_added, make_lock_file, plan_added
+from hpcstack.project.lock_file import compare_locks, read_project_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,8 +42,9 @@ class OwnProject:
     def lock(self, progress: Progress, *, upgrade: bool) -> dict[str, Any]:
         """Lock it, unless its lock is current or versions are to be chosen anew (UPGRADE).
 
-        Return what the lock says: {path, packages, of_the_image, instead}.
+        Return what the lock says: {path, packages, of_the_image, instead}, and what of it has changed.
         """
+        before = read_project_lock(self.planned.lock_path)
         lock = self.planned.lock
         if lock is None or upgrade:
             lock = make_lock_file(
@@ -50,9 +52,10 @@ class OwnProject:
             )
         return {
             "path": str(self.planned.lock_path),
-            "packages": {one["name"]: one.get("version", "") for one in lock.packages},
+            "packages": lock.versions,
             "of_the_image": lock.about["of-the-image"],
             "instead": lock.about["instead"],
+            "changed": [asdict(one) for one in compare_locks(before, lock)] if before else [],
         }
 
     def build(self, progress: Progress) -> dict[str, Any]:

@@ -298,8 +298,9 @@ def explain_made(variable: str, launch: Launch) -> dict[str, Any] | None:
     return {"name": variable, "value": value, "origin": "hpcstack, on the nodes", "why": why}
 
 
-# What is put before these variables where packages are added (project/added.py)
-BEFORE = {"PATH": f"{ADDED}/bin", "PYTHONPATH": f"{ADDED}/lib/python3*/site-packages"}
+# Where packages are added (project/added.py), these variables get a folder: one is put before what is
+# there, the other behind it, as Python does for a virtual environment
+OF_THE_ADDED = {"PATH": f"{ADDED}/bin", "PYTHONPATH": f"{ADDED}/lib/python3*/site-packages"}
 
 
 def explain_added(
@@ -308,15 +309,19 @@ def explain_added(
     """Return what LAUNCH has set VARIABLE to inside the container, by ROW as recorded and by what is
     added to the image; ROW itself where nothing is.
     """
-    if variable not in BEFORE or not launch.document.get("with"):
+    if variable not in OF_THE_ADDED or not launch.document.get("with"):
         return row
-    behind = row["value"] if row else "the image's"
+    folders = [row["value"] if row else "the image's"]
     whose = row["origin"] if row else "the image"
+    where = "before"
+    if variable == "PYTHONPATH":
+        where = "behind"
+    folders.insert(0 if where == "before" else 1, OF_THE_ADDED[variable])
     return {
         "name": variable,
-        "value": f"{BEFORE[variable]}:{behind}",
+        "value": ":".join(folders),
         "origin": "hpcstack, on the nodes",
-        "why": f"--with and --project put what they add before what {whose} says",
+        "why": f"--with and --project put what they add {where} what {whose} says",
     }
 
 

@@ -11,41 +11,44 @@ found by one look.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import shutil
 import time
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from hpcstack.core.dirs import find_data_home
-from hpcstack.core.errors import BuildError, InputError
+from hpcstack.core.errors import InputError
 from hpcstack.core.files import write_text
 from hpcstack.core.lease import hold_lease
 from hpcstack.core.names import ADDED as PLACE
 from hpcstack.project import own_package
-from hpcstack.project.inside import open_inside
 from hpcstack.project.lock_file import (
     ProjectLock,
+    compare_locks,
     digest_image,
     name_lock_file,
     read_project_lock,
 )
-from hpcstack.project.own_package import OwnPackage, describe_own_package
-from hpcstack.project.pack_folder import pack_folder
+from hpcstack.project.own_package import OwnPackages, describe_own_packages
+from hpcstack.project.packed import (
+    find_projects_folder,
+    make_packed,
+    mark_used,
+    note_wanted,
+    sweep_projects,
+)
 from hpcstack.project.resolve import lock_project
 from hpcstack.recipe.fields import check_mount
-from hpcstack.requirements.inputs import PYPROJECT, Inputs, read_inputs, read_toml
+from hpcstack.requirements.inputs import Inputs, read_inputs
+from hpcstack.requirements.project_files import PYPROJECT, read_toml
 from hpcstack.runtimes.squashfs_mounts import SquashfsMount
-from hpcstack.site.logins import redact_logins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
     from typing import Any
 
     from hpcstack.core.process import Runner
@@ -53,18 +56,17 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
-UNUSED_S = 90 * 86400  # what no launch has used for so long is removed when something is made
-# Runs a command with what was added before the image's own. Arguments: the folders of modules, the
-# first one last; `--`; the command.
+# Runs a command with what was added before the image's own. As in a virtual environment, what the
+# user has put into PYTHONPATH comes before it. Arguments: the folders of modules; `--`; the command.
 USE = f"""\
 PATH={own_package.PLACE}/bin:{PLACE}/bin:$PATH
-before() {{ [ ! -d "$1" ] || PYTHONPATH=$1${{PYTHONPATH:+:$PYTHONPATH}}; }}
-for one in {PLACE}/lib/python3*/site-packages {own_package.PLACE}/site; do before "$one"; done
+add() {{ [ ! -d "$1" ] || PYTHONPATH=${{PYTHONPATH:+$PYTHONPATH:}}$1; }}
 while [ "$1" != -- ]; do
-    before "$1"
+    add "$1"
     shift
 done
 shift
+for one in {own_package.PLACE}/site {PLACE}/lib/python3*/site-packages; do add "$one"; done
 export PATH PYTHONPATH
 exec "$@"
 """
@@ -72,7 +74,8 @@ exec "$@"
 
 @dataclass(frozen=True)
 class Added:
-    """What is added to one image: `inputs` say what, `own` is the project itself.
+    """What is added to one image: `inputs` say what, `own` is the project and other packages of the
+    user's own.
 
     `packages` were named by hand. `lock` is what was locked before, if it is current. `file` is the
     link to the squashfs file; without a lock, it is one of this launch's own.
@@ -83,7 +86,7 @@ class Added:
     lock: ProjectLock | None
     lock_path: Path
     file: Path
-    own: OwnPackage | None = None
+    own: OwnPackages | None = None
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -99,22 +102,16 @@ class Added:
         """Return the mounts, SOURCE:TARGET, of the packages and of the project."""
         if not self.own:
             return (self.squashfs.mount,)
-        folder = self.own.folder
         return (
             self.squashfs.mount,
-            f"{folder}:{folder}",
+            *(f"{folder}:{folder}" for folder in self.own.folders),
             f"{self.own.find_place(environ)}:{own_package.PLACE}",
         )
 
     def command(self, inside: tuple[str, ...]) -> tuple[str, ...]:
         """Return the command INSIDE, run with what was added before the image's own."""
-        roots = [str(one) for one in self.own.roots[::-1]] if self.own else []
+        roots = [str(one) for one in self.own.roots] if self.own else []
         return ("/bin/sh", "-c", USE, "with", *roots, "--", *inside)
-
-
-def find_projects_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder that holds the squashfs files of the user's projects."""
-    return find_data_home(environ) / "hpcstack" / "projects"
 
 
 def plan_added(
@@ -150,7 +147,11 @@ def plan_added(
     asked = lock.render() if lock else uuid.uuid4().hex
     about = "\0".join([inputs.digest, image, artifact.sha256, asked])
     name = hashlib.sha256(about.encode()).hexdigest()[:32]
-    own = describe_own_package(folder) if folder else None
+    own = None
+    if folder:
+        for one in inputs.own:
+            _check_mountable(one)
+        own = describe_own_packages([folder, *inputs.own])
     return Added(inputs, packages, lock, lock_path, top / "asked" / f"{name}.sqsh", own)
 
 
@@ -222,11 +223,11 @@ def make_added(
     """
     if planned.own:
         planned.own.write(environ)
-        _mark_used(planned.own.find_place(environ))
+        mark_used(planned.own.find_place(environ))
     if planned.lock and planned.lock_path.is_relative_to(find_projects_folder(environ)):
-        _mark_used(planned.lock_path.parent)
+        mark_used(planned.lock_path.parent)
     if planned.file.exists():
-        _mark_used(planned.file)
+        mark_used(planned.file)
         return
     planned.file.parent.mkdir(parents=True, exist_ok=True)
     folder = find_projects_folder(environ)
@@ -236,11 +237,11 @@ def make_added(
         lock = planned.lock or make_lock_file(planned, artifact, site, runner, progress)
         packed = folder / f"{lock.name_contents(artifact)}.sqsh"
         if packed.exists():
-            _mark_used(packed)
+            note_wanted(packed, planned.wanted)
         else:
             sweep_projects(folder, time.time())
             folders = [planned.inputs.folder] if planned.inputs.folder else []
-            _install(lock, packed, folders, artifact, site, runner, progress)
+            make_packed(lock, packed, folders, planned.wanted, artifact, site, runner, progress)
         _link(planned.file, packed)
         # With the lock that is there now, the next launch asks by another name. It may be another
         # one than was followed here: somebody has locked or switched branches meanwhile.
@@ -262,9 +263,9 @@ def make_lock_file(
 
     The versions of the lock that was there are kept as far as they fit, unless UPGRADE.
     """
-    before = None if upgrade else read_project_lock(planned.lock_path)
+    before = read_project_lock(planned.lock_path)
     inputs = planned.inputs
-    lock = lock_project(inputs, artifact, site, runner, progress, before)
+    lock = lock_project(inputs, artifact, site, runner, progress, None if upgrade else before)
     now = read_inputs(inputs.folder, planned.packages, inputs.extras, inputs.groups)
     if now.digest != inputs.digest:
         raise InputError(
@@ -278,66 +279,12 @@ def make_lock_file(
         progress(f"other versions than your own lock has: {said}")
     about["extras"] = list(planned.inputs.extras)
     about["groups"] = list(planned.inputs.groups)
+    if before:
+        changes = [str(change) for change in compare_locks(before, lock)]
+        progress(f"compared with the lock before: {', '.join(changes) or 'nothing changed'}")
     planned.lock_path.parent.mkdir(parents=True, exist_ok=True)
     write_text(planned.lock_path, lock.render())
     return lock
-
-
-def _install(
-    lock: ProjectLock,
-    packed: Path,
-    folders: list[Path],
-    artifact: Artifact,
-    site: Site,
-    runner: Runner,
-    progress: Progress,
-) -> None:
-    """Install by LOCK, inside the image of ARTIFACT, and pack what was installed into PACKED.
-
-    FOLDERS may hold files that the lock names. The packages are installed on this machine's own
-    disk, so that the shared one sees one file. Raise BuildError where uv cannot install them; the
-    log stays beside PACKED then.
-    """
-    count = len(lock.packages)
-    progress(f"installing {count} packages on top of {artifact.stack}")
-    with open_inside(artifact, site, runner, progress) as inside:
-        write_text(inside.lent / "pylock.toml", lock.render())
-        tree = inside.lent / "tree"
-        tree.mkdir()
-        mounts = (f"{tree}:{PLACE}", *(f"{one}:{one}" for one in folders))
-        words = ("install", PLACE)
-        workdir = folders[0] if folders else Path("/")  # the project may set indexes for uv
-        offline = {"UV_OFFLINE": "1"}
-        done = inside.run(words, mounts=mounts, variables=offline, workdir=workdir, quiet=True)
-        if done.status:  # not all of it is in uv's cache
-            shutil.rmtree(tree)
-            tree.mkdir()
-            done = inside.run(words, mounts=mounts, workdir=workdir)
-        if done.status:
-            kept = packed.parent / "failed.log"
-            shutil.copy(inside.lent / "log", kept)
-            said = "\n".join(f"  < {line}" for line in done.tail if line.strip())
-            raise BuildError(
-                redact_logins(f"the packages could not be installed\n{said}", site),
-                f"the whole log is {kept}",
-                page="your-own-project",
-            )
-        pack_installed(tree, packed, runner, progress)
-
-
-def pack_installed(tree: Path, packed: Path, runner: Runner, progress: Progress) -> None:
-    """Pack the folder TREE, in which packages were installed, into PACKED.
-
-    What builds a package has run there. Raise BuildError where it has put a link in TREE's place:
-    another folder would be packed.
-    """
-    if tree.is_symlink():
-        raise BuildError(
-            f"a package has replaced the folder that it was installed in: {tree} is a link",
-            "find out which one, and take another: hpcstack project lock",
-            page="your-own-project",
-        )
-    pack_folder(tree, packed, runner, progress)
 
 
 def _link(link: Path, packed: Path) -> None:
@@ -345,37 +292,3 @@ def _link(link: Path, packed: Path) -> None:
     part = link.with_name(f".{link.name}.{uuid.uuid4().hex[:8]}")
     part.symlink_to(os.path.relpath(packed, link.parent))
     part.rename(link)
-
-
-def _mark_used(file: Path) -> None:
-    """Note that FILE, or what it leads to, is used now: what is not is removed some day."""
-    with contextlib.suppress(OSError):
-        os.utime(file)
-
-
-def sweep_projects(folder: Path, now: float) -> list[Path]:
-    """Remove from FOLDER what no launch has used for 90 days before NOW. Return what went.
-
-    Links that lead nowhere then are removed, too, and what a pack that was killed has left: the
-    caller holds the lease of FOLDER.
-    """
-    gone = []
-    for path in (*folder.glob("*.sqsh"), *folder.glob("own-*"), *folder.glob("locks/*")):
-        if now - path.stat().st_mtime > UNUSED_S:
-            gone.append(path)
-    gone += folder.glob(".*.shards")
-    gone += folder.glob(".own-*")
-    # A link of its own has each launch that had to lock first.
-    for link in folder.glob("asked/*.sqsh"):
-        if not link.exists() or now - link.lstat().st_mtime > UNUSED_S:
-            gone.append(link)
-    for path in gone:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-    for link in folder.glob("asked/*.sqsh"):
-        if not link.exists():
-            link.unlink(missing_ok=True)
-            gone.append(link)
-    return gone

@@ -74,11 +74,11 @@ class Inside:
         mounts: tuple[str, ...] = (),
         variables: Mapping[str, str] | None = None,
         workdir: Path = Path("/"),
-        quiet: bool = False,
     ) -> Completed:
         """Run launchers/in-image/project.sh with WORDS; its output is kept in `lent`/log.
 
-        It is shown as well, unless QUIET, as for an attempt that may fail. The log holds no login.
+        Its last lines are shown as well, unless it has failed: then the caller says why. The log holds
+        no login.
         """
         script = read_data_file("launchers", "in-image/project.sh")
         cache = open_uv_cache(self.artifact)
@@ -104,17 +104,14 @@ class Inside:
         runtime = choose_runtime(choose_local_runtime(self.site, self.runner), self.runner)[0]
         argv = [word for one in runtime.parts(step) for word in one.words]
         log = self.lent / "log"
-        done = self.runner.logged(
-            argv, log, env=runtime.environment(step), on_line=None if quiet else self._tell
-        )
+        done = self.runner.logged(argv, log, env=runtime.environment(step))
         text = log.read_text(encoding="utf-8", errors="replace")
         write_text(log, redact_logins(text, self.site), 0o600)
-        return done
-
-    def _tell(self, line: str) -> None:
-        """Show a LINE of uv's, but for the list of packages that it has installed."""
-        if not line.lstrip().startswith("+ "):
+        # but for the list of the packages that were installed
+        lines = [line for line in done.tail if not line.lstrip().startswith("+ ")]
+        for line in lines if done.status == 0 else ():
             self.progress(redact_logins(line, self.site))
+        return done
 
 
 def open_uv_cache(artifact: Artifact) -> Path:
@@ -124,16 +121,25 @@ def open_uv_cache(artifact: Artifact) -> Path:
     image's: what is installed from there runs elsewhere, too. Caches of images that were not used
     for UNUSED_DAYS are removed.
     """
-    named = os.environ.get("UV_CACHE_DIR")
-    top = Path(named) / "hpcstack" if named else find_cache_home() / "hpcstack/uv"
-    cache = top / artifact.sha256[:16]
+    cache = _find_uv_folder() / artifact.sha256[:16]
     make_folder(cache)  # whatever the umask: others must not be able to swap what lies beside it
     os.utime(cache)
-    for other in top.iterdir():
+    for other in list_uv_caches():
         with contextlib.suppress(OSError):
             if other.lstat().st_mtime < time.time() - UNUSED_DAYS * 86400:
                 remove_tree(other)
     return cache
+
+
+def list_uv_caches() -> list[Path]:
+    """Return the folders of uv's caches, one for each image that it was run in."""
+    top = _find_uv_folder()
+    return list(top.iterdir()) if top.is_dir() else []
+
+
+def _find_uv_folder() -> Path:
+    named = os.environ.get("UV_CACHE_DIR")
+    return Path(named) / "hpcstack" if named else find_cache_home() / "hpcstack/uv"
 
 
 def choose_local_runtime(site: Site, runner: Runner) -> str:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import tomli_w
 
 from hpcstack.core.errors import InputError
-from hpcstack.requirements.inputs import read_toml
+from hpcstack.requirements.project_files import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hpcstack.store.artifact import Artifact
 
-FORMAT = "2"  # of what is packed; another one makes every project's packages anew
+FORMAT = "3"  # of what is packed; another one makes every project's packages anew
 TOOL = "hpcstack"
 
 
@@ -55,6 +55,11 @@ class ProjectLock:
         return out
 
     @property
+    def versions(self) -> dict[str, str]:
+        """{package: its version}; of one that comes from elsewhere than an index, what it is."""
+        return {one["name"]: _describe_version(one) for one in self.packages}
+
+    @property
     def about(self) -> dict[str, Any]:
         """What hpcstack wrote of it: stack, image, inputs, python, of-the-image, instead."""
         out: dict[str, Any] = self.document.get("tool", {}).get(TOOL, {})
@@ -69,18 +74,51 @@ class ProjectLock:
         return tomli_w.dumps(self.document)
 
     def name_contents(self, artifact: Artifact) -> str:
-        """Return a name for what is installed by it: the same for all projects that are alike.
+        """Return a name for what is installed by it: the same for all projects that are alike."""
+        head, packages = self.list_contents(artifact)
+        words = "\0".join([head, *packages])
+        return hashlib.sha256(words.encode()).hexdigest()[:32]
+
+    def list_contents(self, artifact: Artifact) -> tuple[str, list[str]]:
+        """Return (what it is installed for, each of its packages with its hashes).
 
         What has to be built has no hash of its own, and is another one with each image.
         """
         # What is packed is a virtual environment, which names the Python that it is for.
         python = [str(self.about.get(key, "")) for key in ("python", "python-path")]
-        words = [FORMAT, *python, artifact.platform]
-        if any(not one.get("wheels") for one in self.packages):
-            words.append(artifact.sha256)
+        packages = []
         for one in self.packages:
-            words.append(json.dumps([one["name"], one.get("version"), *_list_origins(one)]))
-        return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
+            image = [] if one.get("wheels") else [artifact.sha256]
+            packages.append(
+                json.dumps([one["name"], one.get("version"), *_list_origins(one), *image])
+            )
+        return json.dumps([FORMAT, *python, artifact.platform]), packages
+
+
+@dataclass(frozen=True)
+class PackageChange:
+    """A package that two locks differ in: its version `before` and `after`; empty where it is not."""
+
+    name: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        if not self.before:
+            return f"+ {self.name} {self.after}".rstrip()
+        if not self.after:
+            return f"- {self.name} {self.before}".rstrip()
+        return f"{self.name} {self.before} -> {self.after}"
+
+
+def compare_locks(before: ProjectLock, after: ProjectLock) -> list[PackageChange]:
+    """Return what is installed by AFTER in another version than by BEFORE, or by one of them alone."""
+    old, new = before.versions, after.versions
+    return [
+        PackageChange(name, old.get(name, ""), new.get(name, ""))
+        for name in sorted({**old, **new})
+        if old.get(name) != new.get(name)
+    ]
 
 
 def _list_origins(package: dict[str, Any]) -> list[str]:
@@ -91,6 +129,16 @@ def _list_origins(package: dict[str, Any]) -> list[str]:
     if "vcs" in package:
         out.append(package["vcs"]["commit-id"])
     return sorted(out)
+
+
+def _describe_version(package: dict[str, Any]) -> str:
+    """Return the version of PACKAGE; else the commit or the archive that it comes from."""
+    if "version" in package:
+        return str(package["version"])
+    if "vcs" in package:
+        return str(package["vcs"].get("commit-id", ""))[:12]
+    archive = package.get("archive", {})
+    return str(archive.get("url") or archive.get("path") or "?")
 
 
 def list_files(package: dict[str, Any]) -> Iterator[dict[str, Any]]:

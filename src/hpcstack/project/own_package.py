@@ -1,4 +1,4 @@
-"""A project's own package, live: its modules are imported from where they are edited.
+"""A project's own packages, live: their modules are imported from where they are edited.
 
 Python finds them by PYTHONPATH. A small folder of a few files has what an installation would add:
 the package's metadata, for `pip list` and for entry points, and its programs.
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.dirs import find_data_home
 from hpcstack.core.files import write_tree
-from hpcstack.requirements.inputs import PYPROJECT, read_toml
+from hpcstack.core.tables import take_table, take_texts
+from hpcstack.requirements.project_files import PYPROJECT, read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 PLACE = "/opt/hpcstack/own"  # in the container
 # An entry point: module:object, or module:object.attribute
@@ -31,30 +32,14 @@ NAME = re.compile(r"\w(?:[\w.-]*\w)?")  # of a package or a program: never a pat
 VERSION = re.compile(r"[\w.!+-]{1,100}")
 
 
-def take_table(document: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """Return the table that KEYS lead to in DOCUMENT; an empty one where there is no table."""
-    found: Any = document
-    for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def take_texts(document: Mapping[str, Any], *keys: str) -> list[str]:
-    """Return the texts in the array, or the one text, that KEYS lead to in DOCUMENT."""
-    *around, last = keys
-    found = take_table(document, *around).get(last) if around else document.get(last)
-    values = found if isinstance(found, list) else [found]
-    return [one for one in values if isinstance(one, str)]
-
-
 @dataclass(frozen=True)
-class OwnPackage:
-    """The project in `folder`: `roots` are the folders that its modules lie in.
+class OwnPackages:
+    """The packages in `folders`: `roots` are the folders that their modules lie in.
 
     `files` is what an installation would add, {path below PLACE: text}.
     """
 
-    folder: Path
+    folders: tuple[Path, ...]
     roots: tuple[Path, ...]
     files: dict[str, str]
 
@@ -76,18 +61,30 @@ class OwnPackage:
             shutil.rmtree(part, ignore_errors=True)
 
 
-def describe_own_package(folder: Path) -> OwnPackage:
-    """Return what the project in FOLDER brings itself.
+def describe_own_packages(folders: Sequence[Path]) -> OwnPackages:
+    """Return what the packages in FOLDERS bring themselves: the project's own, and others of the user.
 
-    Without a pyproject.toml it has modules alone.
+    Without a pyproject.toml they have modules alone.
     """
-    path = folder / PYPROJECT
-    document = read_toml(path) if path.is_file() else {}
-    roots = find_roots(folder, document)
+    roots: list[Path] = []
+    files = {"about.txt": "What an installation of your own packages would add\n"}
+    for folder in folders:
+        path = folder / PYPROJECT
+        document = read_toml(path) if path.is_file() else {}
+        roots += find_roots(folder, document)
+        files |= _make_files(folder, document)
+    return OwnPackages(tuple(folders), tuple(dict.fromkeys(roots)), files)
+
+
+def _make_files(folder: Path, document: Mapping[str, Any]) -> dict[str, str]:
+    """Return what an installation of the package in FOLDER would add besides its modules.
+
+    DOCUMENT is its pyproject.toml. Nothing is added for what has no name.
+    """
     project = take_table(document, "project") or take_table(document, "tool", "poetry")
     name = str(project.get("name", ""))
     if not NAME.fullmatch(name):
-        return OwnPackage(folder, roots, {"about.txt": "A project without a package of its own\n"})
+        return {}
 
     version = str(project.get("version", "0"))
     if not VERSION.fullmatch(version):
@@ -105,7 +102,7 @@ def describe_own_package(folder: Path) -> OwnPackage:
         found = OBJECT.fullmatch(str(target))
         if found and NAME.fullmatch(script):
             files[f"bin/{script}"] = _render_script(found[1], found[2])
-    return OwnPackage(folder, roots, files)
+    return files
 
 
 def _describe_origin(folder: Path) -> str:

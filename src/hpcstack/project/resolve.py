@@ -3,7 +3,7 @@
 uv does it inside the image, so that Python, platform and C library are the image's own. The
 packages that the image has are constraints; they are taken out of the answer.
 
-Tested in tests/integration/test_projects.py.
+Tested in tests/unit/project/test_resolve.py and tests/integration/test_projects.py.
 """
 
 from __future__ import annotations
@@ -29,15 +29,12 @@ from hpcstack.project.lock_file import (
 )
 from hpcstack.requirements.inputs import (
     OF_TORCH,
-    PYLOCK,
-    PYPROJECT,
-    UV_LOCK,
     list_direct_requirements,
     list_outside_files,
     make_folder_error,
     name_version,
-    read_toml,
 )
+from hpcstack.requirements.project_files import PYLOCK, PYPROJECT, UV_LOCK, read_toml
 from hpcstack.site.logins import redact_logins
 
 if TYPE_CHECKING:
@@ -50,7 +47,13 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
-NO_SOLUTION = 1  # uv's status where no versions fit; 2 for every other failure
+# What uv says where no versions fit, where a package is on no index, and where it wants git
+# (seen from uv 0.13; earlier ones draw lines around the first two)
+NO_SOLUTION = "No solution found when resolving dependencies"
+ABSENT = re.compile(
+    r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:[<>=!~][^ ]*)? was not found in the package registry"
+)
+NO_GIT = "Git executable not found"
 OWN_OF_TORCH = "the image's own, with its torch"  # the version of what no list of the image names
 
 
@@ -77,7 +80,7 @@ def lock_project(
             write_text(inside.lent / "pylock.toml", before.render())
         done = _compile(inputs, inside)
         if done.status:
-            raise _explain_failure(done, inputs, artifact, site)
+            raise explain_failure(done, inputs, artifact, site)
         document = read_toml(inside.lent / "pylock.toml")
         base = _read_base(read_text(inside.lent / "names.txt", 1 << 20))
         python, python_path = read_text(inside.lent / "python.txt", 1 << 12).splitlines()[:2]
@@ -113,12 +116,11 @@ def _compile(inputs: Inputs, inside: Inside) -> Completed:
         variables["HPCSTACK_UV_WITH"] = " ".join(options)
 
     done = inside.run(tuple(words), mounts=mounts, variables=variables, workdir=workdir)
-    if done.status in (0, NO_SOLUTION) or os.environ.get("UV_OFFLINE"):
+    is_answered = not done.status or NO_SOLUTION in " ".join(done.tail)
+    if is_answered or os.environ.get("UV_OFFLINE"):
         return done
     variables["UV_OFFLINE"] = "1"
-    again = inside.run(
-        tuple(words), mounts=mounts, variables=variables, workdir=workdir, quiet=True
-    )
+    again = inside.run(tuple(words), mounts=mounts, variables=variables, workdir=workdir)
     if again.status:
         return done
     inside.progress("the package index does not answer; versions are those of uv's cache")
@@ -202,9 +204,10 @@ def subtract_image(
 
 
 def _check_own(package: dict[str, Any], inputs: Inputs) -> None:
-    """Raise InputError unless PACKAGE, which is a folder, is the project itself: that is live."""
-    path = str(package["directory"].get("path", ""))
-    is_own = path == "." or posixpath.join(LENT, path) == str(inputs.folder)
+    """Raise InputError unless PACKAGE, which is a folder, is used live: the project, or what it names."""
+    path = posixpath.normpath(posixpath.join(LENT, package["directory"].get("path", "")))
+    folders = {str(inputs.folder), *map(str, inputs.own)}
+    is_own = path == LENT or path in folders
     if inputs.folder and (inputs.folder / PYPROJECT).is_file():
         project = read_toml(inputs.folder / PYPROJECT).get("project", {})
         is_own |= canonicalize_name(package["name"]) == canonicalize_name(project.get("name", ""))
@@ -316,23 +319,51 @@ def _suggest(name: str, version: str) -> str:
     return f"{name}>={found[0]}" if found else name
 
 
-def _explain_failure(
+def explain_failure(
     done: Completed, inputs: Inputs, artifact: Artifact, site: Site
 ) -> InputError | BuildError:
     """Return the error for uv, which is DONE and has failed for INPUTS."""
-    said = "\n".join(f"  < {line}" for line in done.tail if line.strip())
-    words = set(re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", " ".join(done.tail)))
+    tail = [line for line in done.tail if line.strip()]
+    said = "".join(f"\n  < {line}" for line in tail)
+    text = " ".join(re.sub("[│╰─▶×]", " ", " ".join(tail)).split())
+    head, hint = _name_cause(text, inputs, artifact)
+    if head:
+        return InputError(redact_logins(head + said, site), hint, page="your-own-project")
+    what = inputs.folder or ", ".join(inputs.requirements)
+    return BuildError(redact_logins(f"uv failed for {what}{said}", site), page="your-own-project")
+
+
+def _name_cause(text: str, inputs: Inputs, artifact: Artifact) -> tuple[str, str]:
+    """Return (what in the user's files is wrong, what to do), by what uv has said; empty if nothing is.
+
+    TEXT is in one line.
+    """
+    absent = list(dict.fromkeys(ABSENT.findall(text)))
+    if absent:
+        return (
+            f"not on the package index: {', '.join(absent)}",
+            "correct the spelling; a package of your own is named by its folder: -e ../FOLDER",
+        )
+    if NO_GIT in text:
+        return (
+            f"{artifact.stack} has no git, and one of the packages comes from a git repository",
+            "name an archive of it, NAME @ https://.../COMMIT.tar.gz; or clone it, and -e ../FOLDER",
+        )
+    if NO_SOLUTION in text:
+        return _explain_conflict(text, inputs, artifact)
+    return "", ""
+
+
+def _explain_conflict(text: str, inputs: Inputs, artifact: Artifact) -> tuple[str, str]:
+    """Return (why no versions fit, what to do). TEXT names the packages that stand in the way."""
+    words = set(re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", text))
     named = {canonicalize_name(re.split(r"[<>=!~\[]", word)[0]) for word in words}
     has = [
         f"{name} {version}"
         for name, version in sorted(artifact.pip.items())
         if canonicalize_name(name) in named
     ]
-    what = str(inputs.folder) if inputs.folder else ", ".join(inputs.requirements)
-    if done.status != NO_SOLUTION:
-        return BuildError(
-            redact_logins(f"uv failed for {what}\n{said}", site), page="your-own-project"
-        )
+    what = inputs.folder or ", ".join(inputs.requirements)
     head = f"no versions fit {what} on top of {artifact.stack}"
     if has:
         head += f": the image has {', '.join(has)}"
@@ -340,4 +371,4 @@ def _explain_failure(
     if inputs.kind in (UV_LOCK, PYPROJECT) and has:
         name = has[0].partition(" ")[0]
         hint += f'; if that is too strict: [tool.uv] override-dependencies = ["{name}"]'
-    return InputError(redact_logins(f"{head}\n{said}", site), hint, page="your-own-project")
+    return head, hint

@@ -16,15 +16,17 @@ from hpcstack.core.errors import InputError
 from hpcstack.requirements.inputs import (
     HASH,
     OF_TORCH,
+    list_read_files,
+    make_folder_error,
+    name_version,
+    read_inputs,
+)
+from hpcstack.requirements.project_files import (
     PYLOCK,
     PYPROJECT,
     REQUIREMENTS,
     UV_LOCK,
     list_constraint_files,
-    list_read_files,
-    make_folder_error,
-    name_version,
-    read_inputs,
     read_requirement_lines,
     read_toml,
 )

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,21 +22,21 @@ from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import InvalidVersion
 
 from hpcstack.core.errors import InputError
-from hpcstack.core.files import read_text
 from hpcstack.requirements.environment_yml import read_conda_environment
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hpcstack.requirements.own_folders import list_own_folders
+from hpcstack.requirements.project_files import (
+    ENVIRONMENTS,
+    PYLOCK,
+    PYPROJECT,
+    REQUIREMENTS,
+    UV_LOCK,
+    read_requirement_lines,
+    read_toml,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-PYLOCK, UV_LOCK, PYPROJECT = "pylock.toml", "uv.lock", "pyproject.toml"
-REQUIREMENTS, ENVIRONMENTS = "requirements.txt", ("environment.yml", "environment.yaml")
-LARGEST = 64 << 20  # bytes of a lock
 # What torch's wheels on PyPI require for themselves, and NVIDIA's torch does not: its image has CUDA,
 # cuDNN and NCCL as files, and a triton of its own. https://pypi.org/pypi/torch/json, requires_dist
 OF_TORCH = re.compile(
@@ -46,6 +45,7 @@ OF_TORCH = re.compile(
     r"|nvidia-(?:cublas|cuda-[a-z]+|cudnn|cufft|cufile|curand|cusolver|cusparse|cusparselt|nccl|nvjitlink"
     r"|nvjpeg|nvshmem|nvtx|nvvm)"
 )
+OF_SETUPTOOLS = ("setup.py", "setup.cfg")
 HASH = re.compile(r"--hash[= ](\w+:[0-9a-fA-F]+)")
 
 
@@ -55,7 +55,8 @@ class Inputs:
 
     `kind` is the file that was read, or "" for packages that are named by hand alone. uv itself
     reads `files`, and `requirements` are further lines for it. `hashes` are {(name, version): what
-    the user's files allow}. `digest` changes when anything of it does.
+    the user's files allow}. `digest` changes when anything of it does. `own` are folders of further
+    packages of the user's, which are used live.
     """
 
     folder: Path | None
@@ -66,6 +67,7 @@ class Inputs:
     digest: str
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    own: tuple[Path, ...] = ()
 
 
 def read_inputs(
@@ -94,6 +96,7 @@ def read_inputs(
         requirements=(*inputs.requirements, *sorted(packages)),
         extras=tuple(sorted(extras)),
         groups=tuple(sorted(groups)),
+        own=tuple(list_own_folders(folder, inputs.kind)) if folder else (),
     )
     return replace(wanted, digest=_digest(wanted))
 
@@ -118,17 +121,29 @@ def list_read_files(inputs: Inputs) -> list[Path]:
         found.append(inputs.folder / PYPROJECT)
     if PYPROJECT in [path.name for path in found]:
         found += _list_dynamic_files(inputs.folder)
+    for own in inputs.own:
+        if (own / PYPROJECT).is_file():
+            found.append(own / PYPROJECT)
+            found += _list_dynamic_files(own)
+        else:
+            found += [own / name for name in OF_SETUPTOOLS if (own / name).is_file()]
     if inputs.kind == REQUIREMENTS:
         found += [path for path, _ in read_requirement_lines(found[0]) if path not in found]
     return list(dict.fromkeys(found))
 
 
 def list_outside_files(inputs: Inputs) -> tuple[str, ...]:
-    """Return mounts, FILE:FILE, of what INPUTS read outside the project: by a link, or by -r."""
+    """Return mounts, PATH:PATH, of what INPUTS read outside the project: further packages of the
+    user's own, and files by a link or by -r.
+    """
     if not inputs.folder:
         return ()
-    files = {path.resolve() for path in list_read_files(inputs)}
-    outside = [one for one in files if not one.is_relative_to(inputs.folder.resolve())]
+    inside = {inputs.folder.resolve()}
+    outside = []
+    for path in (*inputs.own, *(file.resolve() for file in list_read_files(inputs))):
+        if not any(path.is_relative_to(folder) for folder in inside):
+            outside.append(path)
+            inside.add(path)
     return tuple(f"{one}:{one}" for one in sorted(outside))
 
 
@@ -140,9 +155,7 @@ def _list_dynamic_files(folder: Path) -> list[Path]:
     setuptools = document.get("tool", {}).get("setuptools", {})
     named = setuptools.get("dynamic", {}).get("dependencies", {}).get("file", [])
     names = [named] if isinstance(named, str) else list(named)
-    return [
-        folder / name for name in (*names, "setup.py", "setup.cfg") if (folder / name).is_file()
-    ]
+    return [folder / name for name in (*names, *OF_SETUPTOOLS) if (folder / name).is_file()]
 
 
 def _read_folder(folder: Path) -> Inputs:
@@ -170,16 +183,6 @@ def _read_folder(folder: Path) -> Inputs:
         f"write {folder / REQUIREMENTS}: one package a line, as for pip install -r",
         page="your-own-project",
     )
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return the TOML file PATH. Raise InputError where it cannot be read."""
-    try:
-        return tomllib.loads(read_text(path.resolve(), LARGEST))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(
-            f"{path}: {error}", "correct the file, or create it again", page="your-own-project"
-        ) from None
 
 
 def name_version(name: str, version: str) -> tuple[str, str]:
@@ -228,7 +231,7 @@ def _read_pylock(path: Path) -> Inputs:
         )
     for one in document.get("packages", []):
         name = canonicalize_name(one["name"])
-        line = _describe_pylock_package(one, name)
+        line = _describe_pylock_package(one, name, path.parent)
         if not line:
             continue
         marker = one.get("marker")
@@ -243,13 +246,19 @@ def _read_pylock(path: Path) -> Inputs:
     return Inputs(path.parent, PYLOCK, (), tuple(requirements), hashes, "")
 
 
-def _describe_pylock_package(one: dict[str, Any], name: str) -> str:
-    """Return the requirement for ONE package of a pylock.toml; empty for the project's own."""
+def _describe_pylock_package(one: dict[str, Any], name: str, folder: Path) -> str:
+    """Return the requirement for ONE package, NAME, of the pylock.toml in FOLDER; empty for one of the
+    user's own.
+    """
     if "directory" in one:
-        path = str(one["directory"].get("path", "."))
-        if path not in (".", "./"):
-            raise make_folder_error(name, path)
-        return ""
+        path = folder / str(one["directory"].get("path", "."))
+        if not path.is_dir():
+            raise InputError(
+                f"{name} is the folder {path}, which does not exist",
+                f"correct its path in {folder / PYLOCK}",
+                page="your-own-project",
+            )
+        return ""  # the project itself, or another package of the user's own
     if "vcs" in one:
         vcs = one["vcs"]
         below = f"#subdirectory={vcs['subdirectory']}" if "subdirectory" in vcs else ""
@@ -283,59 +292,6 @@ def _read_requirements(path: Path) -> Inputs:
         elif found and of_a_url:
             hashes[name_version(of_a_url[1], "")] = found
     return Inputs(path.parent, REQUIREMENTS, (path,), (), hashes, "")
-
-
-def read_requirement_lines(path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield (file, line) for each line of PATH and of the files that it includes.
-
-    Lines that end in a backslash are joined. A file is read once, however often it is included.
-    Raise InputError for a file that cannot be read.
-    """
-    waiting = [path]
-    seen: set[Path] = set()
-    while waiting:
-        file = waiting.pop(0)
-        if file in seen:
-            continue
-        seen.add(file)
-        try:
-            text = read_text(file.resolve(), LARGEST)
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise InputError(
-                f"{file}: {reason}", "correct the file", page="your-own-project"
-            ) from None
-        yield file, ""
-        for raw in re.sub(r"\\\r?\n", " ", text).splitlines():
-            line = re.sub(r"(^|\s)#.*$", "", raw).strip()
-            included = re.match(r"(?:-r|--requirement|-c|--constraint)[ =]*(.+)", line)
-            if included and "://" in included[1]:
-                continue  # uv reads it; whether it has changed cannot be seen here
-            if included:
-                waiting.append(file.parent / included[1].strip())
-            elif line:
-                yield file, line
-
-
-def list_constraint_files(path: Path) -> set[Path]:
-    """Return the files that PATH, and what it includes by -r, names as constraints by -c."""
-    found: set[Path] = set()
-    waiting = [path]
-    seen: set[Path] = set()
-    while waiting:
-        file = waiting.pop()
-        if file in seen or not file.is_file():
-            continue
-        seen.add(file)
-        for raw in read_text(file.resolve(), LARGEST).splitlines():
-            included = re.match(r"\s*(-r|--requirement|-c|--constraint)[ =]*([^#]+)", raw)
-            if not included or "://" in included[2]:
-                continue
-            other = file.parent / included[2].strip()
-            waiting.append(other)
-            if included[1] in ("-c", "--constraint") or file in found:
-                found.add(other)
-    return found
 
 
 def _read_conda(path: Path) -> Inputs:

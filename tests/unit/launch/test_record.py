@@ -166,18 +166,21 @@ def test_the_record_says_what_ran() -> None:
     assert document["staged"] == "none"
 
 
-def test_why_knows_what_added_packages_put_before() -> None:
+def test_why_knows_what_added_packages_put_where() -> None:
     """researcher 11: `why PYTHONPATH` said that it was not set."""
     document = {"with": ["einops"], "environment": []}
     launch = record.Launch(Path(), "s", "", (), "pyxis", "plain", "", document=document)
     found = record.explain_added("PYTHONPATH", launch, None)
     assert found
-    assert found["value"] == "/opt/hpcstack/with/lib/python3*/site-packages:the image's"
+    assert found["value"] == "the image's:/opt/hpcstack/with/lib/python3*/site-packages"
     mine = {"name": "PYTHONPATH", "value": "/mine", "origin": "the user", "why": ""}
     found = record.explain_added("PYTHONPATH", launch, mine)
     assert found
-    assert found["value"].endswith("site-packages:/mine")
-    assert found["why"].endswith("before what the user says")
+    assert found["value"] == "/mine:/opt/hpcstack/with/lib/python3*/site-packages"
+    assert found["why"].endswith("behind what the user says")
+    found = record.explain_added("PATH", launch, None)
+    assert found
+    assert found["value"] == "/opt/hpcstack/with/bin:the image's"
     assert record.explain_added("FOO", launch, None) is None
     alone = record.Launch(Path(), "s", "", (), "pyxis", "plain", "", document={"with": []})
     assert record.explain_added("PYTHONPATH", alone, mine) == mine

@@ -13,8 +13,9 @@ import pytest
 from hpcstack.core.errors import InputError
 from hpcstack.core.progress import Progress
 from hpcstack.project import added
-from hpcstack.project.added import Added, make_added, plan_added, sweep_projects
+from hpcstack.project.added import Added, make_added, plan_added
 from hpcstack.project.lock_file import ProjectLock, digest_image
+from hpcstack.project.packed import sweep_projects
 from unit.launch.test_plan import ARTIFACT, PLAIN
 
 IMAGE = replace(ARTIFACT, pip={"torch": "2.6.0a0"})
@@ -60,7 +61,7 @@ def uv(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         packed.write_text(",".join(one["name"] for one in lock.packages))
 
     monkeypatch.setattr(added, "lock_project", lock)
-    monkeypatch.setattr(added, "_install", install)
+    monkeypatch.setattr(added, "make_packed", install)
     return calls
 
 
@@ -158,14 +159,14 @@ def test_a_lock_that_another_one_wrote_meanwhile_gets_no_link_to_these_packages(
     make(plan_added(IMAGE, project, (), environ), environ)
     lock_path = plan_added(IMAGE, project, (), environ).lock_path
     lock_path.unlink()
-    before = added._install
+    before = vars(added)["make_packed"]
 
     def install(lock: ProjectLock, packed: Path, *rest: Any) -> None:
         before(lock, packed, *rest)
         other = lock.render().replace('sha256 = "rich"', 'sha256 = "of another one"')
         lock_path.write_text(other)
 
-    monkeypatch.setattr(added, "_install", install)
+    monkeypatch.setattr(added, "make_packed", install)
     for packed in (project.parent / "share/hpcstack/projects").glob("*.sqsh"):
         packed.unlink()
     make(plan_added(IMAGE, project, (), environ), environ)

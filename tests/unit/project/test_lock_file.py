@@ -12,6 +12,7 @@ import pytest
 from hpcstack.core.errors import InputError
 from hpcstack.project.lock_file import (
     ProjectLock,
+    compare_locks,
     digest_image,
     name_lock_file,
     read_project_lock,
@@ -166,3 +167,14 @@ def test_logins_leave_urls() -> None:
     assert strip_url_logins(said) == {
         "a": ["https://x.org/y?z=1", "no@url", "https://x.org/@scope"]
     }
+
+
+def test_what_a_lock_has_changed_is_told() -> None:
+    before = ProjectLock(
+        {"packages": [{"name": "a", "version": "1"}, {"name": "b", "version": "1"}]}
+    )
+    vcs = {"name": "c", "vcs": {"commit-id": "0123456789abcdef"}}
+    after = ProjectLock({"packages": [{"name": "a", "version": "2"}, vcs]})
+    changes = [str(change) for change in compare_locks(before, after)]
+    assert changes == ["a 1 -> 2", "- b 1", "+ c 0123456789ab"]
+    assert compare_locks(after, after) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcstack.project.own_package import describe_own_package
+from hpcstack.project.own_package import describe_own_packages
 
 PROJECT = """\
 [project]
@@ -44,7 +44,7 @@ def test_its_modules_are_found_without_being_told(tmp_path: Path, backend: str) 
     (tmp_path / "pyproject.toml").write_text(PROJECT + settings)
     for folder in folders:
         (tmp_path / folder).mkdir(parents=True)
-    assert describe_own_package(tmp_path).roots == (tmp_path / root,)
+    assert describe_own_packages([tmp_path]).roots == (tmp_path / root,)
 
 
 def test_its_programs_and_metadata_work(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_its_programs_and_metadata_work(tmp_path: Path) -> None:
     (folder / "pyproject.toml").write_text(PROJECT)
     (package / "__init__.py").touch()
     (package / "main.py").write_text("def go():\n    print('gone')\n    return 3\n")
-    own = describe_own_package(folder)
+    own = describe_own_packages([folder])
     environ = {"XDG_DATA_HOME": str(tmp_path / "share")}
     own.write(environ)
     own.write(environ)  # a second launch finds it
@@ -80,7 +80,7 @@ def test_its_programs_and_metadata_work(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_pyproject_has_modules_alone(tmp_path: Path) -> None:
-    own = describe_own_package(tmp_path)
+    own = describe_own_packages([tmp_path])
     assert own.roots == (tmp_path,)
     assert not [name for name in own.files if name.startswith("bin/")]
 
@@ -98,7 +98,7 @@ def test_a_folder_without_a_pyproject_has_modules_alone(tmp_path: Path) -> None:
 )
 def test_odd_settings_are_no_reason_to_stop(tmp_path: Path, text: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
-    own = describe_own_package(tmp_path)
+    own = describe_own_packages([tmp_path])
     assert own.roots == (tmp_path,)
     own.write({"XDG_DATA_HOME": str(tmp_path / "share")})
     written = {path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*")}

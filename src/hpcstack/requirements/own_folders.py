@@ -1,0 +1,123 @@
+"""Packages of the user's own beside the project: folders that its files name, used live.
+
+    requirements.txt   -e ../core          ./core[gpu]          core @ file:///home/me/core
+    pyproject.toml     [tool.uv.sources]   core = {path = "../core"}, {workspace = true}
+    uv.lock            source = {editable = "../core"}, {directory = "../core"}
+    pylock.toml        directory = {path = "../core"}
+
+https://docs.astral.sh/uv/concepts/projects/dependencies/#path,
+https://packaging.python.org/en/latest/specifications/pylock-toml/#packages-directory
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.utils import canonicalize_name
+
+from hpcstack.core.tables import take_table, take_texts
+from hpcstack.requirements.project_files import (
+    PYLOCK,
+    PYPROJECT,
+    REQUIREMENTS,
+    UV_LOCK,
+    read_requirement_lines,
+    read_toml,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+# What follows the path of a folder on a line: its extras, a marker, an option of pip's
+BEHIND = re.compile(r"(\[[^\]]*\])?(\s+--.*|\s*;.*)?$")
+
+
+def list_own_folders(folder: Path, kind: str) -> list[Path]:
+    """Return the folders that the project in FOLDER names as packages, and those that these name.
+
+    KIND is the file that says what it needs. FOLDER itself is none of them, nor is one that does not
+    exist: whoever reads the files for their packages says so.
+    """
+    found: dict[Path, None] = {}
+    waiting = list(_list_named(folder, kind))
+    while waiting:
+        own = waiting.pop(0).resolve()
+        if own == folder.resolve() or own in found or not own.is_dir():
+            continue
+        found[own] = None
+        waiting += _list_of_pyproject(own)
+    return list(found)
+
+
+def _list_named(folder: Path, kind: str) -> Iterator[Path]:
+    """Yield the folders that the files of the project in FOLDER name."""
+    path = folder / kind
+    if kind == REQUIREMENTS:
+        for file, line in read_requirement_lines(path):
+            named = read_folder_line(line)
+            if named:
+                yield file.parent / named
+    elif kind == PYLOCK:
+        for one in _take_tables(read_toml(path), "packages"):
+            yield from (folder / text for text in take_texts(one, "directory", "path"))
+    elif kind == UV_LOCK:
+        for one in _take_tables(read_toml(path), "package"):
+            for word in ("editable", "directory"):
+                yield from (folder / text for text in take_texts(one, "source", word))
+    elif kind == PYPROJECT:
+        yield from _list_of_pyproject(folder)
+
+
+def read_folder_line(line: str) -> str:
+    """Return the folder that LINE of a requirements.txt names; empty where it names none."""
+    editable = re.match(r"(?:-e|--editable)[ =]+", line)
+    said = line[editable.end() :] if editable else line
+    said = BEHIND.sub("", said.strip()).strip("'\"")
+    url = said.partition(" @ ")[2].strip() or said
+    if url.startswith("file:"):
+        return unquote(urlsplit(url).path)
+    if "://" in url:
+        return ""
+    is_a_path = bool(editable) or said.startswith((".", "/"))
+    return said if is_a_path else ""
+
+
+def _list_of_pyproject(folder: Path) -> Iterator[Path]:
+    """Yield the folders that the pyproject.toml in FOLDER names as sources."""
+    path = folder / PYPROJECT
+    if not path.is_file():
+        return
+    document = read_toml(path)
+    members: set[str] = set()
+    for name, source in take_table(document, "tool", "uv", "sources").items():
+        for one in source if isinstance(source, list) else [source]:
+            if not isinstance(one, dict):
+                continue
+            yield from (folder / text for text in take_texts(one, "path"))
+            if one.get("workspace") is True:
+                members.add(canonicalize_name(name))
+    patterns = take_texts(document, "tool", "uv", "workspace", "members")
+    yield from _find_members(folder, patterns, members)
+
+
+def _find_members(folder: Path, patterns: Iterable[str], names: set[str]) -> Iterator[Path]:
+    """Yield the members of the workspace in FOLDER, which PATTERNS name, that are one of NAMES."""
+    for pattern in patterns:
+        if Path(pattern).is_absolute():
+            continue
+        for member in sorted(folder.glob(pattern)):
+            path = member / PYPROJECT
+            if not path.is_file():
+                continue
+            named = take_table(read_toml(path), "project").get("name", "")
+            if canonicalize_name(str(named)) in names:
+                yield member
+
+
+def _take_tables(document: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return the tables in the array KEY of DOCUMENT."""
+    found = document.get(key)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
