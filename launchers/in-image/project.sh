@@ -8,7 +8,7 @@ shift
 for name in PYTHONPATH PYTHONHOME VIRTUAL_ENV; do # of this machine, unless the image sets it
     eval "[ -n \"\${$name:-}\" ]" || unset "$name"
 done
-export UV_PYTHON_DOWNLOADS=never UV_NO_PROGRESS=1 UV_NO_MANAGED_PYTHON=1
+export UV_PYTHON_DOWNLOADS=never UV_NO_PROGRESS=1 UV_NO_MANAGED_PYTHON=1 UV_PREVIEW_FEATURES=pylock
 uv=/opt/hpcstack/uv/uv
 case $verb in
 lock)

@@ -5,7 +5,12 @@
 # gives a signal to all processes of a step, what serves the image by FUSE would die of it.
 # No single quote may be in the text. It is handed on as a variable: torchrun makes $ of each $$ in what it is to run.
 # shellcheck disable=SC2016,SC2089,SC2090 # for the ranks
-HPCSTACK_RANK='rank=""
+HPCSTACK_RANK='if [ -n "${HPCSTACK_LABEL:-}" ] && command -v python3 >/dev/null; then # label.py
+    label=$HPCSTACK_LABEL
+    unset HPCSTACK_LABEL
+    exec python3 -I -S -c "$label" "[rank${RANK:-${SLURM_PROCID:-0}}]: " /bin/sh -c "eval \"\$HPCSTACK_RANK\"" rank "$@"
+fi
+rank=""
 early=""
 # Traps first: a signal that comes before there is a rank is kept for it, and does not end this shell.
 hand_on() { if [ -n "$rank" ]; then kill "-$1" "$rank" 2>/dev/null; else early="$early $1"; fi; }

@@ -393,7 +393,9 @@ def test_one_more_dependency_costs_one_installation(project: Project) -> None:
     project.write(requirements__txt="cowsay==6.1\n")
     assert project.launch("--", "true").returncode == 0
     project.write(requirements__txt="cowsay==6.1\niniconfig==2.0.0\n")
-    done = project.launch("--", "python3", "-c", "'import cowsay, iniconfig; print(iniconfig.__file__)'")
+    done = project.launch(
+        "--", "python3", "-c", "'import cowsay, iniconfig; print(iniconfig.__file__)'"
+    )
     assert done.stdout.startswith("/opt/hpcstack/with/"), done.stderr
     assert "1 package of 2 are packed already" in done.stderr
     assert "installing 1 package" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -78,7 +79,7 @@ def find_topic(words: tuple[str, ...]) -> Topic:
     topics = list_topics()
     wanted = "-".join(words).lower()
     by_name = [topic for topic in topics if topic.name == wanted]
-    by_part = [topic for topic in topics if wanted in topic.name]
+    by_part = [topic for topic in topics if _has_all(topic.name, words)]
     by_title = [topic for topic in topics if _has_all(topic.title, words)]
     for found in (by_name, by_part, by_title):
         if len(found) == 1:
@@ -119,8 +120,9 @@ def format_topics(topics: list[Topic]) -> str:
 
 
 def _has_all(text: str, words: tuple[str, ...]) -> bool:
+    """Whether TEXT has all WORDS, or words that begin with them: `oom` is not in `room`."""
     folded = text.lower()
-    return all(word.lower() in folded for word in words)
+    return all(re.search(rf"\b{re.escape(word.lower())}", folded) for word in words)
 
 
 def _find_verb(ctx: click.Context, name: str) -> click.Command | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from hpcstack.cli.session import Session, answer, format_table, json_option
+from hpcstack.cli.session import Session, answer, format_table, json_option, show_progress
 from hpcstack.core.names import WITHOUT_SLURM
 
 if TYPE_CHECKING:
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 
 
 @click.command("jobs")
+@click.argument("job", default="", metavar="[JOB]")
+@click.option(
+    "--match",
+    default="",
+    metavar="REGEX",
+    help="With JOB: show what its logs say last for this, of groups the groups.",
+)
 @click.option(
     "-n",
     "most",
@@ -43,15 +50,27 @@ if TYPE_CHECKING:
 )
 @json_option
 @click.pass_obj
-def command(session: Session, most: int, by_node: bool, days: int, as_json: bool) -> None:
+def command(
+    session: Session,
+    job: str,
+    match: str,
+    most: int,
+    by_node: bool,
+    days: int,
+    as_json: bool,
+) -> None:
     """List past launches: what ran, where, and how it ended.
 
-    The newest comes first. With --json, the folder of each launch is named, which holds its script,
-    image, lock and variables. --by-node names nodes on which more jobs died than chance explains;
-    exit code 1 if there are any.
+    The newest comes first. With JOB, its own table is shown: of an array, a row for each task, with
+    the last line that it wrote, or what --match finds. With --json, the folder of each launch is
+    named, which holds its script, image, lock and variables. --by-node names nodes on which more jobs
+    died than chance explains; exit code 1 if there are any.
     """
     if by_node:
         _show_by_node(session, days, most, as_json=as_json)
+    if job:
+        _show_parts(session, job, match, as_json=as_json)
+        return
 
     from hpcstack.launch.jobs import find_states, may_have_changed
     from hpcstack.launch.record import read_launches
@@ -108,6 +127,38 @@ def _show_by_node(session: Session, days: int, most: int, *, as_json: bool) -> N
 
     answer(document, as_json, show)
     raise click.exceptions.Exit(1 if odd else 0)
+
+
+def _show_parts(session: Session, job: str, match: str, *, as_json: bool) -> None:
+    """Show how each part of JOB stands, and what its log says."""
+    from dataclasses import asdict
+
+    from hpcstack.core.errors import InputError
+    from hpcstack.launch.job_table import compile_pattern, make_rows
+    from hpcstack.launch.jobs import find_job_parts
+
+    pattern = compile_pattern(match)
+    parts = find_job_parts(job, session.runner)
+    if not parts:
+        raise InputError(f"neither Slurm nor a launch knows job {job}", "hpcstack jobs lists yours")
+    with show_progress("reading") as progress:
+        rows = make_rows(parts, pattern, progress)
+
+    def show() -> str:
+        says = "MATCH" if pattern else "LAST LINE"
+        shown = [
+            (
+                row.job,
+                row.state,
+                row.elapsed or "-",
+                row.nodes or "-",
+                "  ".join(row.found) if pattern else row.said[:80],
+            )
+            for row in rows
+        ]
+        return format_table(shown, ("JOB", "STATE", "ELAPSED", "NODES", says))
+
+    answer([asdict(row) for row in rows], as_json, show)
 
 
 def _make_row(launch: Launch, known: dict[str, JobState]) -> dict[str, Any]:

@@ -150,6 +150,12 @@ LAUNCH_OPTIONS = (
         help="Print only what you may not expect, and what failed. Also passed on to srun.",
     ),
     click.option(
+        "-l",
+        "--label",
+        is_flag=True,
+        help="Begin each line that a rank writes with its number.",
+    ),
+    click.option(
         "--no-bind",
         "bind",
         flag_value=False,

@@ -5,6 +5,7 @@ Tested in tests/unit/cli/test_verbs.py and tests/integration/test_squashfs_mount
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -87,7 +88,7 @@ def command(
         return (
             f"{done.path}\n  {done.size / 1e6:.0f} MB of {done.bytes / 1e6:.0f} MB, "
             f"{done.files} files, {done.seconds:.1f} s\n"
-            f"  hpcstack launch --mount {done.path}:/data"
+            f"  hpcstack launch --mount {shlex.quote(f'{done.path}:/data')}"
         )
 
     answer(document, as_json, text)

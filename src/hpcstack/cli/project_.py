@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @click.group("project")
 def command() -> None:
-    """Put your own packages on top of a stack (project lock, build, shell, list, clear).
+    """Put your own packages on top of a stack (project lock, build, list).
 
     FOLDER has a pylock.toml, a uv.lock with its pyproject.toml, a requirements.txt, a
     pyproject.toml, or an environment.yml.

@@ -95,6 +95,12 @@ EXCLUSIONS = (
         page="find-a-hang",
     ),
     Exclusion(
+        "--label",
+        ("--pty",),
+        "a terminal of the step's own shows what the program draws, not lines",
+        page="find-a-hang",
+    ),
+    Exclusion(
         "--watchdog",
         ("--debug",),
         "it would end a step that waits for somebody to type",
@@ -112,6 +118,7 @@ def list_given(request: LaunchRequest) -> set[str]:
         "--grace": request.grace,
         "--watchdog": request.watchdog,
         "--debug": request.debug is not None,
+        "--label": request.label,
         "--spare": request.spare,
         "--requeue-without": request.requeue,
         "--stage": request.stage not in ("", "none"),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import InputError, SlurmError
 from hpcstack.launch import stderr
 from hpcstack.launch.record import Launch, read_launches_of
+from hpcstack.slurm.array import count_tasks
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.job_id import parse_job_id, read_job_id
 from hpcstack.slurm.options import OPTIONS, SHORT_FLAGS, Value
@@ -129,22 +130,6 @@ def parse_job_name(text: str) -> str:
     """Return the job that TEXT names, or a step of which it names; empty where it names none."""
     found = parse_job_id(text)
     return found.without_step if found else ""
-
-
-def count_tasks(said: str) -> int:
-    """Return how many tasks Slurm means by SAID, such as 5, 1-9:2 or 1-3,7%2; at least 1.
-
-    https://slurm.schedmd.com/sbatch.html, --array. What follows % is how many run at a time.
-    """
-    count = 0
-    for piece in said.strip("[]").partition("%")[0].split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", piece)
-        if found:
-            first = int(found[1])
-            last = int(found[2] or first)
-            step = max(int(found[3] or 1), 1)
-            count += max(0, (last - first) // step + 1)
-    return max(count, 1)
 
 
 def _merge_parts(known: JobPart | None, newer: JobPart) -> JobPart:
@@ -466,7 +451,8 @@ def _find_sbatch_output(job: str, known: Accounted) -> list[Path]:
     options, script = _split_sbatch(words[1:], folder)
     pattern = _read_output_option(options)
     if not pattern and script:
-        pattern = _read_output_directive(script)
+        # The script as it is today: if it was changed since, the answer may be wrong.
+        pattern = _read_output_option(_read_directives(script))
     if not pattern:
         pattern = DEFAULT_ARRAY_OUTPUT if named.task else DEFAULT_OUTPUT
     values = {"x": known.name, "u": known.user, "j": known.number, "J": known.number}
@@ -509,12 +495,21 @@ def _read_output_option(words: list[str]) -> str:
     return pattern
 
 
-def _read_output_directive(script: Path) -> str:
-    """Return what the #SBATCH lines of SCRIPT say of --output; empty where they say nothing.
+def read_directive(script: Path, option: str) -> str:
+    """Return the value of OPTION in the #SBATCH lines of SCRIPT, which hpcstack has written.
 
-    The script is read as it is today. If it was changed since the job was submitted, the answer may
-    be wrong.
+    The last one counts. Empty where there is none.
     """
+    values = [
+        word.removeprefix(f"{option}=")
+        for word in _read_directives(script)
+        if word.startswith(f"{option}=")
+    ]
+    return values[-1] if values else ""
+
+
+def _read_directives(script: Path) -> list[str]:
+    """Return the words of the #SBATCH lines of SCRIPT."""
     with script.open(encoding="utf-8", errors="replace") as file:
         lines = file.read(MOST_OF_A_SCRIPT).splitlines()
     words: list[str] = []
@@ -522,7 +517,7 @@ def _read_output_directive(script: Path) -> str:
         if line.startswith("#SBATCH "):
             with contextlib.suppress(ValueError):
                 words += shlex.split(line.removeprefix("#SBATCH "), comments=True)
-    return _read_output_option(words)
+    return words
 
 
 def find_output(

@@ -128,14 +128,20 @@ def with_tasks_of_gpus(mode: str, resources: Resources, taken: Share) -> Resourc
 
 
 def wrap_command(
-    mode: str, command: tuple[str, ...], resources: Resources, taken: Share
+    mode: str,
+    command: tuple[str, ...],
+    resources: Resources,
+    taken: Share,
+    *,
+    label: bool = False,
 ) -> tuple[str, ...]:
     """Return what each task runs inside the image for COMMAND.
 
     It is the script of MODE with its arguments and COMMAND behind them, or the bare COMMAND where
-    MODE has no script.
+    MODE has no script. With LABEL, the ranks that the script starts begin their lines with their
+    numbers.
     """
-    script = render_inner(mode)
+    script = render_inner(mode, label=label)
     if not script:
         return command
     ranks = taken.ranks

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, MissingToolError, did_you_mean, format_count
+from hpcstack.core.names import STARTED_IN_IMAGE
 from hpcstack.launch import commands, limits
 from hpcstack.launch.binding import Binding, bind_ranks, may_bind_by_node
 from hpcstack.launch.debug import check_debug, list_debug_variables, wrap_debugged
@@ -363,6 +364,7 @@ def _make_step(
         image_environment=artifact.environment,
         mount_reasons=mounts.reasons,
     )
+    runtime.check_mounts(step)
     if not request.slurm:
         return step
     # What is started from inside has the same around it, but for the launcher of the ranks.
@@ -546,7 +548,7 @@ def _command_inside(
         if command[0] == "-m" or is_python(program):
             command = ("python3", *command)
 
-    inside = wrap_command(mode, command, request.resources, share)
+    inside = wrap_command(mode, command, request.resources, share, label=request.label)
     on_a_terminal = not runtime.uses_slurm or request.resources.extra.has("--pty")
     # Unchanged: the mode has no script of its own, so nothing else would report how a rank ends.
     if inside == command and not on_a_terminal:
@@ -595,6 +597,8 @@ def _list_srun_options(
         mark = f"hpcstack:{artifact.key}"
         out.append(make_option("--comment", mark, "tells hpcstack gc which image is in use"))
 
+    if request.label and mode not in STARTED_IN_IMAGE:
+        out.append(make_option("--label", why="each line begins with its task's number"))
     if placement.segment:
         out.append(placement.segment)
 

@@ -121,22 +121,15 @@ def begin_record(
     step of; empty where it is a job of its own. The oldest launches beyond KEPT are
     removed. Raise OSError where the folder cannot be written.
     """
-    top = top or find_state_folder() / "launches"
     variables = []
     for one in settings:
         value = HIDDEN if is_secret(one.name, one.value) else one.value
         variables.append({**asdict(one), "value": value})
 
-    stamp = datetime.now(timezone.utc)
-    terminal = find_this_terminal()
-    folder = top / f"{stamp:%Y%m%dT%H%M%S.%f}Z-{digest_of_terminal(terminal)}{uuid.uuid4().hex[:4]}"
-    part = top / f".{folder.name}"
-    part.mkdir(parents=True, mode=0o700)
     document = {
         "hpcstack": __version__,
         "stack": artifact.stack,
         "chosen": why,
-        "started": stamp.isoformat(timespec="seconds"),
         "image": str(artifact.image),
         "image_sha256": artifact.sha256,
         "lock_sha256": artifact.lock_sha256,
@@ -156,13 +149,36 @@ def begin_record(
         "argv": list(plan.argv),
         "folder": str(Path.cwd()),
         "serves": plan.request.serves.kind if plan.request.serves else "",
-        "terminal": terminal,
         "allocation": allocation,
+        "batch": plan.request.batch,
         "array": any(part.option == "--array" for part in plan.parts),
         "environment": variables,
     }
 
-    write_text(part / FILE, json.dumps(document, indent=1) + "\n", 0o600)
+    return _make_folder(document, top or find_state_folder() / "launches")
+
+
+def begin_again(launch: Launch, array: str) -> Path:
+    """Make the folder of a launch that runs the script of LAUNCH once more, and return it.
+
+    ARRAY is its option --array, which wins over the script's; empty for a single job.
+    """
+    document = {**launch.document, "again": launch.job_or_array, "array_option": array}
+    text = (launch.folder / SCRIPT).read_text()
+    return _make_folder(document, find_state_folder() / "launches", text)
+
+
+def _make_folder(document: dict[str, Any], top: Path, script: str = "") -> Path:
+    """Make a launch's folder below TOP, with DOCUMENT and its SCRIPT, and return it."""
+    stamp = datetime.now(timezone.utc)
+    terminal = find_this_terminal()
+    folder = top / f"{stamp:%Y%m%dT%H%M%S.%f}Z-{digest_of_terminal(terminal)}{uuid.uuid4().hex[:4]}"
+    part = top / f".{folder.name}"
+    part.mkdir(parents=True, mode=0o700)
+    started = {"started": stamp.isoformat(timespec="seconds"), "terminal": terminal}
+    write_text(part / FILE, json.dumps({**document, **started}, indent=1) + "\n", 0o600)
+    if script:
+        write_script(part, script)
     part.rename(folder)
     _remove_oldest(top)
     return folder
@@ -247,6 +263,20 @@ def write_output_path(folder: Path, path: str) -> None:
     """Record the PATH that the job of FOLDER writes to; a full disk is no failure here."""
     with contextlib.suppress(OSError):
         write_text(folder / OUTPUT, f"{path}\n", 0o600)
+
+
+def name_output(pattern: str, name: str, job: str, *, is_array: bool) -> str:
+    """Return the file that JOB, called NAME, writes to, with PATTERN filled in as Slurm does.
+
+    %x, %A and %j are filled in (https://slurm.schedmd.com/sbatch.html, filename pattern); other signs
+    stay. Of an array, %j is the task's own job, which is not known yet.
+    """
+    values = {"%x": name, "%A": job}
+    if not is_array:
+        values["%j"] = job
+    for sign, value in values.items():
+        pattern = pattern.replace(sign, value)
+    return pattern
 
 
 def write_end(folder: Path, state: JobState) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING
 from hpcstack.core.errors import InputError, did_you_mean
 from hpcstack.launch.resources import Resources
 from hpcstack.launch.squashfs_files import check_file_mount
-from hpcstack.recipe.fields import check_mount
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.options import OPTIONS, Scope, find_scope
 from hpcstack.slurm.query import parse_minutes
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Runner
 
 NO_RESOURCES = Resources()
+
+MOUNT = re.compile(r"/[^:,\n]*:/[^:,\n]*")
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class LaunchRequest:
     home: bool | None = None
     slurm: bool | None = None
     all_stderr: bool = False
+    label: bool = False
     only_shown: bool = False
     serves: Served | None = None  # what the command is to be served as
     needs: tuple[str, ...] = ()  # packages that are added where the image lacks them
@@ -113,16 +116,15 @@ def resolve_mount(said: str) -> str:
             f"--mount {source}:{wanted_target}",
             page="bring-data-and-images-to-nodes",
         )
-    try:
-        mount = check_mount(f"{source}:{target}")
-    except ValueError as error:
+    # The runtime says what else it does not take (`Runtime.check_mounts`).
+    if not MOUNT.fullmatch(f"{source}:{target}"):
         raise InputError(
-            f"--mount {error}",
+            f"--mount {said!r} is not SOURCE:TARGET of two absolute paths without ':' and ','",
             f"e.g. --mount {Path.cwd()}/data:/data",
             page="bring-data-and-images-to-nodes",
-        ) from None
+        )
     check_file_mount(Path(source), target)
-    return mount
+    return f"{source}:{target}"
 
 
 def check_grace(grace: int, limit: str) -> None:

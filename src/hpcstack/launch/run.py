@@ -392,22 +392,16 @@ class PlannedLaunch:
         return Submitted(job, folder, script, Path(output))
 
     def _find_output(self, job: str) -> str:
-        """Return the file that JOB writes to, with the pattern filled in as Slurm does.
-
-        %x, %A and %j are filled in (https://slurm.schedmd.com/sbatch.html, filename pattern); other
-        signs stay.
-        """
+        """Return the file that JOB writes to, by its --output."""
         outputs = [part.value for part in list_directives(self.plan) if part.option == "--output"]
         names = [part.value for part in self.plan.parts if part.option == "--job-name"]
-        is_array = any(part.option == "--array" for part in self.plan.parts)
-        values = {"%x": names[-1] if names else self.artifact.stack, "%A": job}
-        if not is_array:  # in an array, %j is the task's own job, which is not known yet
-            values["%j"] = job
-
-        pattern = outputs[-1]
-        for sign, value in values.items():
-            pattern = pattern.replace(sign, value)
-        return str(Path.cwd() / pattern)
+        output = record.name_output(
+            outputs[-1],
+            names[-1] if names else self.artifact.stack,
+            job,
+            is_array=any(part.option == "--array" for part in self.plan.parts),
+        )
+        return str(Path.cwd() / output)
 
     def refusal(self) -> str:
         """Return why the launch could not start; empty where it could.

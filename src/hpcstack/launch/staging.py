@@ -121,17 +121,17 @@ def _data_piece(said: str) -> Piece:
     Its name is a digest of the paths, sizes and times of its files, so that data which has changed
     is copied again.
     """
-    source, colon, target = said.partition(":")
-    path = Path(source)
-    if not colon or not path.is_absolute() or not target.startswith("/"):
+    source, _, target = said.partition(":")
+    path = Path.cwd() / source
+    if not source or not target.startswith("/"):
         raise InputError(
-            f"--stage-in {said}: SOURCE:TARGET of two absolute paths is needed",
+            f"--stage-in {said}: SOURCE:TARGET is needed, and TARGET is an absolute path",
             "/data/cifar:/data",
             page="bring-data-and-images-to-nodes",
         )
     if not path.exists():
         raise InputError(
-            f"--stage-in {said}: {source} does not exist", page="bring-data-and-images-to-nodes"
+            f"--stage-in {said}: {path} does not exist", page="bring-data-and-images-to-nodes"
         )
 
     path = path.resolve()

@@ -41,9 +41,9 @@ from hpcstack.project.packed import (
     sweep_projects,
 )
 from hpcstack.project.resolve import lock_project
-from hpcstack.recipe.fields import check_mount
 from hpcstack.requirements.inputs import Inputs, read_inputs
 from hpcstack.requirements.project_files import PYPROJECT, read_toml
+from hpcstack.runtimes.base import SEPARATORS
 from hpcstack.runtimes.squashfs_mounts import SquashfsMount
 
 if TYPE_CHECKING:
@@ -181,15 +181,16 @@ def _keep_known(names: Iterable[str], table: dict[str, Any] | None) -> tuple[str
 
 
 def _check_mountable(folder: Path) -> None:
-    """Raise InputError for a FOLDER that not every runtime can mount."""
-    try:
-        check_mount(f"{folder}:{folder}")
-    except ValueError:
+    """Raise InputError for a FOLDER that no runtime can mount.
+
+    The one of the launch says what else it does not take (`Runtime.check_mounts`).
+    """
+    if SEPARATORS.search(str(folder)):
         raise InputError(
-            f"{folder} cannot be mounted: its path contains a space, a quote, a $, ':' or ','",
+            f"{folder} cannot be mounted: its path contains ':' or ','",
             "move the project, or set XDG_DATA_HOME to another folder",
             page="your-own-project",
-        ) from None
+        )
 
 
 def _find_lock_path(

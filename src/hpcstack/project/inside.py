@@ -102,6 +102,7 @@ class Inside:
             image_environment=self.artifact.environment,
         )
         runtime = choose_runtime(choose_local_runtime(self.site, self.runner), self.runner)[0]
+        runtime.check_mounts(step)
         argv = [word for one in runtime.parts(step) for word in one.words]
         log = self.lent / "log"
         done = self.runner.logged(argv, log, env=runtime.environment(step))

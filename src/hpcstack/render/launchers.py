@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.core.names import STARTED_IN_IMAGE
+from hpcstack.core.quote import quote_sh
 from hpcstack.render.template import fill_template, read_data_file
 from hpcstack.runtimes import RUNTIMES
 from hpcstack.site.model import NodeType
@@ -57,16 +58,21 @@ ABOUT = {
 }
 
 
-def render_inner(mode: str) -> str:
+def render_inner(mode: str, *, label: bool = False) -> str:
     """Return the POSIX shell script that each task runs inside the image for MODE.
 
     It is empty where a task runs the command itself. Its arguments: ranks per node, MIN:MAX nodes
-    of an elastic step or nothing, restarts, the command.
+    of an elastic step or nothing, restarts, the command. With LABEL, each rank begins its lines with
+    its number.
     """
     if mode not in STARTED_IN_IMAGE:
         return ""
+    labels = ""
+    if label:
+        program = read_data_file("launchers", "in-image/label.py")
+        labels = f"HPCSTACK_LABEL={quote_sh(program)}\nexport HPCSTACK_LABEL\n"
     parts = ("order.sh", "rendezvous.sh", "rank.sh", f"{mode}.sh")
-    return "".join(read_data_file("launchers", f"in-image/{part}") for part in parts)
+    return labels + "".join(read_data_file("launchers", f"in-image/{part}") for part in parts)
 
 
 def wrap_rank(command: tuple[str, ...]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ Tested in tests/unit/launch/test_plan.py.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +77,11 @@ class Step:
     mount_reasons: dict[str, str] = field(default_factory=dict)
 
 
+# What ends the parts of a mount, for every runtime
+SEPARATORS = re.compile("[:,\n]")
+OF_A_SHELL = "$`\"'\\ \t"  # what Enroot's tables of mounts cannot have
+
+
 def make_shield() -> list[Part]:
     """Return the words that stand before a runtime that mounts the image by FUSE.
 
@@ -123,6 +129,26 @@ class Runtime(ABC):
     variable_prefix: str = ""
     # Why it sets variables of its own, {variable: why}
     reasons: Mapping[str, str] = field(default_factory=dict)
+    # Signs in the path of a mount that it would take for something else, besides SEPARATORS
+    refused_signs: str = ""
+
+    def check_mounts(self, step: Step) -> None:
+        """Raise InputError where a path that STEP mounts has a sign that this runtime cannot be told."""
+        paths = [str(step.workdir)]
+        if SEPARATORS.search(paths[0]):
+            raise InputError(
+                f"{step.workdir} cannot be mounted: its path contains ':' or ','",
+                "start from another folder",
+            )
+        for mount in step.mounts:
+            paths += mount.split(":", 1)
+        for path in paths:
+            if any(sign in path for sign in self.refused_signs):
+                raise InputError(
+                    f"{path} cannot be mounted by {self.name}: it takes quotes, blanks, $ and "
+                    "backslashes in a path for something else",
+                    "use a folder without them; or --runtime apptainer, which can mount it",
+                )
 
     @abstractmethod
     def parts(self, step: Step) -> list[Part]:
@@ -167,15 +193,7 @@ def list_kept_variables(step: Step) -> dict[str, str]:
 
 
 def list_binds(step: Step) -> list[str]:
-    """Return each mount of STEP once, and the working directory unless that is /.
-
-    Raise InputError for a working directory that no runtime can mount.
-    """
-    if any(sign in str(step.workdir) for sign in ":,"):
-        raise InputError(
-            f"{step.workdir} cannot be mounted: its path contains ':' or ','",
-            "start from another folder",
-        )
+    """Return each mount of STEP once, and the working directory unless that is /."""
     mounts = list(step.mounts)
     if str(step.workdir) != "/":
         mounts.append(f"{step.workdir}:{step.workdir}")

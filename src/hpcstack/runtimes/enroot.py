@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hpcstack.core import data
 from hpcstack.runtimes.base import (
+    OF_A_SHELL,
     SRUN,
     Part,
     Runtime,
@@ -34,6 +35,7 @@ class EnrootRuntime(Runtime):
 
     name: str = "enroot"
     tool: str = "enroot"
+    refused_signs: str = OF_A_SHELL
     in_modules: bool = True
     uses_hooks: bool = True
     mounts_by_fuse: bool = True

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcstack.core import data
-from hpcstack.core.errors import InputError
 from hpcstack.runtimes.base import (
+    OF_A_SHELL,
     SRUN,
     Part,
     Runtime,
@@ -39,6 +39,7 @@ class Pyxis(Runtime):
 
     name: str = "pyxis"
     tool: str = "enroot"
+    refused_signs: str = OF_A_SHELL
     is_plugin_of_srun: bool = True
     uses_hooks: bool = True
     container_per_rank: bool = False  # one a node
@@ -46,12 +47,6 @@ class Pyxis(Runtime):
     in_scripts: bool = True
 
     def parts(self, step: Step) -> list[Part]:
-        if any(sign in str(step.workdir) for sign in "$`\"'\\ "):
-            raise InputError(
-                f"{step.workdir}: Enroot takes quotes, blanks and $ in a path for shell",
-                "start from another folder",
-            )
-
         out = [SRUN, *step.slurm]
         why = "the image; a bare name would be Docker Hub's"
         out.append(make_option("--container-image", step.image, why))

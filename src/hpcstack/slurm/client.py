@@ -314,15 +314,20 @@ class Client:
     # -- what is done
 
     def submit_job(
-        self, script: Path, *, env: Mapping[str, str] | None = None, hint: str = ""
+        self,
+        script: Path,
+        options: Sequence[str] = (),
+        *,
+        env: Mapping[str, str] | None = None,
+        hint: str = "",
     ) -> str:
-        """Submit SCRIPT, and return the number of its job.
+        """Submit SCRIPT, and return the number of its job. OPTIONS win over its directives.
 
         The job takes nothing over from a job that this shell may be in. Raise SlurmError with
         sbatch's own words where it refuses; HINT says what to type then.
         """
         self.runner.which("sbatch")
-        argv = [*_outside_jobs(), "sbatch", "--parsable", str(script)]
+        argv = [*_outside_jobs(), "sbatch", "--parsable", *options, str(script)]
         done = self.runner.output(argv, env=dict(env or {}))
         job = done.stdout.strip().partition(";")[0]  # NUMBER;CLUSTER in a federation
         if done.status or not job.isdigit():

@@ -137,6 +137,8 @@ def test_a_page_is_found_by_its_name_a_part_of_it_or_what_it_says() -> None:
     page = (find_howto_folder() / "roll-back.md").read_text().rstrip("\n")
     assert run("roll-back").rstrip("\n") == page
     assert run("roll").rstrip("\n") == page
+    # researcher 20: `help oom` showed the page about NVLink domains
+    assert run("oom").startswith("# Find out why")
     assert run("four", "gpus").startswith("# Use four GPUs of eight")
     assert json.loads(run("roll-back", "--json"))["page"].rstrip("\n") == page
 

@@ -213,15 +213,6 @@ def test_the_launch_that_one_asks_about(launches: Path, monkeypatch: pytest.Monk
     assert record.find_failed().folder.name == names[2]
 
 
-@pytest.mark.parametrize(
-    ("said", "count"), [("5", 1), ("1-9:2", 5), ("5-99%2", 95), ("[1-3,7%2]", 4), ("", 1), ("x", 1)]
-)
-def test_tasks_that_wait_are_counted(said: str, count: int) -> None:
-    from hpcstack.launch.jobs import count_tasks
-
-    assert count_tasks(said) == count
-
-
 def test_a_programs_own_option_makes_no_array(launches: Path) -> None:
     folder = launch(
         launches, argv=("srun", "train.py", "--array-size", "3"), began="7\n", ended="0\n"

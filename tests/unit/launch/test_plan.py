@@ -464,17 +464,24 @@ def test_apptainer_takes_values_as_text(tmp_path: Path) -> None:
     assert "APPTAINER_NO_EVAL=1" in line(gpu_site(tmp_path), PLAIN)
 
 
-def test_pyxis_refuses_a_folder_that_enroot_would_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="takes quotes, blanks and"):
-        plan(
-            ARTIFACT,
-            ("true",),
-            "plain",
-            Resources(),
-            gpu_site(tmp_path),
-            PYXIS,
-            workdir=Path("/we$x"),
-        )
+@pytest.mark.parametrize("folder", ["/we$x", "/my project", "/it's"])
+def test_who_cannot_mount_a_folder_says_who_can(tmp_path: Path, folder: str) -> None:
+    """researcher 15: "Enroot takes quotes, blanks and $", and Apptainer works there, unsaid."""
+    for mounted in ({"workdir": Path(folder)}, {"mounts": (f"{folder}:/data",)}):
+        with pytest.raises(InputError, match="cannot be mounted by pyxis") as refused:
+            plan(ARTIFACT, ("true",), "plain", Resources(), gpu_site(tmp_path), PYXIS, **mounted)
+        assert "--runtime apptainer" in refused.value.hint
+    planned = plan(
+        ARTIFACT,
+        ("true",),
+        "plain",
+        Resources(),
+        gpu_site(tmp_path),
+        PLAIN,
+        workdir=Path(folder),
+        mounts=(f"{folder}:/data",),
+    )
+    assert f"{folder}:/data" in planned.argv
 
 
 def test_torchrun_is_one_task_a_node_with_a_rank_a_gpu(tmp_path: Path) -> None:

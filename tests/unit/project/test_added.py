@@ -130,7 +130,7 @@ def test_extras_of_a_lock_count_only_where_the_project_has_them(
 def test_a_folder_that_cannot_be_mounted_is_refused(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    folder = tmp_path / "my project"
+    folder = tmp_path / "my:project"
     folder.mkdir()
     (folder / "requirements.txt").write_text("rich\n")
     with pytest.raises(InputError, match="cannot be mounted"):
