@@ -15,6 +15,7 @@ import click
 from hpcstack.cli.interactive import Interactive, request_program, takes_launch
 from hpcstack.cli.launch_options import starts_by_srun
 from hpcstack.cli.launching import plan_request, prepare_launch
+from hpcstack.cli.resources import NodeCount
 from hpcstack.cli.session import Session, answer, say
 from hpcstack.core.errors import InputError, MissingToolError
 
@@ -71,7 +72,7 @@ def install_(
     _refuse_words(argv)
     by_slurm = starts_by_srun(session, options["runtime"])
     # Whatever allocation this shell is in, that of the kernel is another one.
-    of_a_job = {"nodes": options["nodes"] or 1, "batch": by_slurm or options["batch"]}
+    of_a_job = {"nodes": options["nodes"] or NodeCount(1), "batch": by_slurm or options["batch"]}
     request = request_program(ctx, name, COMMAND, {**options, **of_a_job})
     if request.only_shown:
         raise InputError("--dry-run is for hpcstack launch", "leave it out", page="run-jupyter")

@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -18,7 +18,8 @@ from hpcstack.core.errors import InputError
 from hpcstack.core.names import RUNTIMES, WITHOUT_SLURM
 from hpcstack.launch.resources import Resources
 from hpcstack.slurm.gpus import Gres, list_requests_of_variables, parse_gpus
-from hpcstack.slurm.options import SHORT, VALUED, SlurmOptions
+from hpcstack.slurm.options import OPTIONS as OF_SLURM
+from hpcstack.slurm.options import SHORT, VALUED, SlurmOptions, Value
 from hpcstack.slurm.query import find_allocation
 
 
@@ -31,13 +32,20 @@ class Passing(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
-        args = join_values(args, own, list_valued(self.params))
+        valued = list_valued(self.params)
+        flags = own - valued
+        args = join_values(args, own, valued)
 
         cut = args.index("--") if "--" in args else 0
         known = []
         passed = []
         for word in args[:cut]:
-            if not word.startswith("--") or word.partition("=")[0] in (*own, "--help"):
+            option, has_value, _ = word.partition("=")
+            row = OF_SLURM.get(option)
+            # --exclusive=user, where ours is a flag
+            may_have_value = option in flags and row and row.value is Value.OPTIONAL
+            is_srun_form = bool(has_value and may_have_value)
+            if not word.startswith("--") or (option in (*own, "--help") and not is_srun_form):
                 known.append(word)
             else:
                 passed.append(word)
@@ -132,6 +140,17 @@ COMMAND = r"\.(py|sh)$|^(python3?|bash|sh|\./.*)$"  # a word that a command seem
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@dataclass(frozen=True)
+class NodeCount:
+    """A number of nodes; with `most`, what Slurm can give of `least` to so many."""
+
+    least: int
+    most: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.least}-{self.most}" if self.most else str(self.least)
+
+
 class WholeNumber(click.IntRange):
     """A whole number. Click's own refusal, of a range "x>=1", is said in plain words."""
 
@@ -147,8 +166,9 @@ class WholeNumber(click.IntRange):
 # A click before 8.4 has a ParamType that takes no type.
 if TYPE_CHECKING:
     GpuType = click.ParamType[Gres]
+    NodeType = click.ParamType[NodeCount]
 else:
-    GpuType = click.ParamType
+    GpuType = NodeType = click.ParamType
 
 
 class GpuNumber(GpuType):
@@ -171,15 +191,33 @@ class GpuNumber(GpuType):
         return found
 
 
+class NodeNumber(NodeType):
+    """A number of nodes as Slurm takes it: 4, or 2-4 for what it can give."""
+
+    name = "number|min-max"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> NodeCount:
+        if isinstance(value, NodeCount):
+            return value
+        found = re.fullmatch(r"([1-9]\d{0,6})(?:-([1-9]\d{0,6}))?", str(value))
+        least = int(found[1]) if found else 0
+        most = int(found[2] or 0) if found else 0
+        if not found or 0 < most < least:
+            self.fail(f"{value!r} is no number of nodes, such as 4 or 2-4", param, ctx)
+        return NodeCount(least, most if most > least else 0)
+
+
 NUMBER = WholeNumber(min=0)
 GPUS = GpuNumber()
 OPTIONS = (
     click.option(
         "-N",
         "--nodes",
-        type=WholeNumber(min=1),
+        type=NodeNumber(),
         show_default="the allocation's, else 1",
-        help="Number of nodes.",
+        help="Number of nodes; 2-4 for what Slurm can give.",
     ),
     click.option(
         "-n",
@@ -297,14 +335,20 @@ def parse_resources(options: dict[str, Any]) -> Resources:
     if options["runtime"] != WITHOUT_SLURM and not batch:
         allocated = os.environ.get("SLURM_JOB_NUM_NODES", "")
     nodes_here = int(allocated) if allocated.isdigit() else 1
-
-    count = options["nodes"] or nodes_here
-    given |= _parse_gpus(options["gpus"], given.get("gpus_per_node"), count)
+    nodes: NodeCount = options["nodes"] or NodeCount(nodes_here)
+    if allocated and nodes.least <= nodes_here:
+        nodes = NodeCount(min(nodes.most or nodes.least, nodes_here))
+    if nodes.most and options["gpus"] and options["gpus"].count:
+        raise InputError(
+            f"--gpus {options['gpus'].value} cannot be divided among {nodes} nodes",
+            "--gpus-per-node N",
+            page="use-four-gpus-of-eight",
+        )
+    given |= _parse_gpus(options["gpus"], given.get("gpus_per_node"), nodes.least)
     if not allocated:
         given["of_shell"] = list_requests_of_variables(os.environ, "SBATCH" if batch else "SLURM")
 
-    nodes = options["nodes"] if options["nodes"] is not None else nodes_here
-    return Resources(**{**given, "nodes": nodes})
+    return Resources(**{**given, "nodes": nodes.least, "most_nodes": nodes.most})
 
 
 def _parse_gpus(total: Gres | None, each: Gres | None, nodes: int) -> dict[str, Any]:

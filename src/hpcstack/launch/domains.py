@@ -100,7 +100,7 @@ def place_nodes(
     asked = resources.extra.value("--segment")
     is_of_interest = nodes > 1 and (domain > 1 or asked.isdecimal())
     # Slurm has no segments of nodes that are named, or of MIN to MAX nodes.
-    if not is_of_interest or resources.nodelist or resources.elastic:
+    if not is_of_interest or resources.nodelist or resources.elastic or resources.most_nodes:
         return Placement()
     try:
         return _place_in_domains(

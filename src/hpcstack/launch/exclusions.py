@@ -29,6 +29,9 @@ OF_SLURM = (
 )
 
 
+NODE_RANGE = "-N MIN-MAX"  # stands for it among the options
+
+
 @dataclass(frozen=True)
 class Exclusion:
     """An option that cannot stand beside any of OTHERS; WHY says so of them."""
@@ -45,6 +48,18 @@ EXCLUSIONS = (
         ("--elastic",),
         "both are ways of doing without a node",
         page="start-despite-a-bad-node",
+    ),
+    Exclusion(
+        "--spare",
+        (NODE_RANGE,),
+        "the spare nodes are counted from a number of nodes",
+        page="start-despite-a-bad-node",
+    ),
+    Exclusion(
+        "--elastic",
+        (NODE_RANGE,),
+        "both say how many nodes it may run on",
+        page="choose-a-mode",
     ),
     Exclusion(
         "--spare",
@@ -124,6 +139,7 @@ def list_given(request: LaunchRequest) -> set[str]:
         "--stage": request.stage not in ("", "none"),
         "--stage-in": request.stage_in,
         "--elastic": asked.elastic,
+        NODE_RANGE: asked.most_nodes,
         "--restarts": asked.restarts,
         "--nodelist": asked.nodelist,
     }

@@ -78,6 +78,14 @@ def with_even_tasks(mode: str, resources: Resources) -> Resources:
     """
     tasks = resources.ntasks
     nodes = max(resources.nodes, 1)
+    if resources.most_nodes:
+        if mode == "plain":
+            return resources
+        raise InputError(
+            f"-n {tasks} on {resources.span} nodes: mode {mode} needs the same number of tasks on each",
+            f"--ntasks-per-node, or -N {nodes}",
+            page="choose-a-mode",
+        )
     if MODES[mode].ranks_in_a_task:
         each = -(-tasks // nodes)
         hint = f"--nproc-per-node {each}"

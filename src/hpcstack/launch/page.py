@@ -64,7 +64,7 @@ def check_served(request: LaunchRequest) -> None:
             f"--debug is for ranks, and {what} is none", "leave it out", page="debug-a-rank"
         )
     asked = request.resources
-    if asked.nodes > 1 or asked.ntasks > 1 or asked.ntasks_per_node > 1:
+    if asked.nodes_at_most > 1 or asked.ntasks > 1 or asked.ntasks_per_node > 1:
         raise InputError(
             f"{what} runs as one task",
             "leave out -N and -n; with --slurm, a cell can start more by srun",

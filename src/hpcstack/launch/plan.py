@@ -206,7 +206,7 @@ def plan_step(
     binding = None
     if request.bind and not here:
         binding = bind_ranks(with_sites, node, share)
-    brought = bring_libraries(site, kinds, artifact, resources.nodes)
+    brought = bring_libraries(site, kinds, artifact, resources.nodes_at_most)
     near = request.bind and may_bind_by_node(with_sites, node, share)
     variables = _list_variables(request, artifact, site, runtime, binding, brought, near=near)
     options: list[Part] = []
@@ -270,7 +270,9 @@ def _list_variables(
 ) -> list[Variable]:
     """Return the variables of a step, each with where it comes from."""
     variables = [
-        *list_step_variables(site, request.resources.nodes, artifact.environment, brought=brought),
+        *list_step_variables(
+            site, request.resources.nodes_at_most, artifact.environment, brought=brought
+        ),
         *(Variable(name, value, ValueOrigin.OPTION) for name, value in request.environment.items()),
         *list_mode_variables(
             request.mode, runtime.name, artifact.environment, binding, request.grace, near=near
@@ -621,7 +623,7 @@ def _list_srun_options(
         out.append(make_option("--overlap", why=why))
 
     of_tasks = list_task_options(mode, resources, share)
-    of_tasks = _without_tasks_of_elastic(of_tasks, resources, allocation)
+    of_tasks = _without_tasks_of_a_range(of_tasks, resources, allocation)
     out += of_tasks
     out += _list_number_of_tasks(mode, of_tasks, resources, allocation, request.spare)
 
@@ -678,16 +680,17 @@ def _as_option(part: Part) -> GivenOption:
     return GivenOption(part.option, part.value or None)
 
 
-def _without_tasks_of_elastic(
+def _without_tasks_of_a_range(
     asked: list[Part], resources: Resources, inside: Mapping[str, str]
 ) -> list[Part]:
-    """Return ASKED without --ntasks-per-node=1 for an elastic step that is not INSIDE a job.
+    """Return ASKED without --ntasks-per-node=1 for MIN to MAX nodes that are not INSIDE a job.
 
     With --nodes=1-2 and --ntasks-per-node=1, Slurm 24.11 gives two nodes and the CPUs of one task
     (`cpu counts: 1(x1),0(x1)`), and no step can ever start; seen on 24.11.5, not on 22.05. One task
     per node is srun's default there, so the option can be left out.
     """
-    if not resources.elastic or inside or resources.ntasks_per_node not in (0, 1):
+    is_a_range = resources.elastic or resources.most_nodes
+    if not is_a_range or inside or resources.ntasks_per_node not in (0, 1):
         return asked
     return [part for part in asked if (part.option, part.value) != ("--ntasks-per-node", "1")]
 
@@ -700,7 +703,7 @@ def _list_number_of_tasks(
     A step INSIDE an allocation would take the job's own SLURM_NTASKS, which is meant for all nodes
     of the job. In mode plain, without any number, Slurm starts as many copies as the CPUs allow.
     """
-    if resources.ntasks or resources.elastic:
+    if resources.ntasks or resources.elastic or resources.most_nodes:
         return []
     if "SLURM_NTASKS" in inside:
         count = _count_tasks(asked, resources, inside)

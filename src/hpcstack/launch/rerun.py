@@ -177,7 +177,7 @@ def _suggest_sbatch(job: str, runner: Runner) -> str:
     if not words or not failed:
         return ""
     rest = [word for word in words[1:] if not word.startswith("--array=")]
-    return shlex.join(["sbatch", f"--array={join_tasks(failed)}", *rest])
+    return f"sbatch --array={join_tasks(failed)} {shlex.join(rest)}"
 
 
 def submit_again(rerun: Rerun, runner: Runner) -> tuple[str, Path, str]:

@@ -36,12 +36,14 @@ class Resources:
 
     `without_gpus` asks for no GPU; otherwise all GPUs of a node are taken. `gpu_type` is the type of
     `gpus_per_node`, as the site's gres.conf names it. `ntasks` counts the tasks of all nodes
-    together. `elastic` is MIN:MAX nodes for torchrun, and `restarts` how often torchrun starts its
+    together. Slurm may give a job `nodes` to `most_nodes`, if that is not 0. `elastic` is MIN:MAX nodes
+    for torchrun, and `restarts` how often torchrun starts its
     workers again. `extra` are further options of srun. `of_shell` are the GPUs that variables of the
     shell ask Slurm for, outside a job.
     """
 
     nodes: int = 1
+    most_nodes: int = 0
     ntasks: int = 0
     ntasks_per_node: int = 0
     gpus_per_node: int = 0
@@ -74,10 +76,17 @@ class Resources:
 
     @property
     def span(self) -> str:
-        """The value of Slurm's --nodes: a number, or MIN-MAX for an elastic step."""
+        """The value of Slurm's --nodes: a number, or MIN-MAX."""
         if self.elastic:
             return self.elastic.replace(":", "-")
+        if self.most_nodes:
+            return f"{self.nodes}-{self.most_nodes}"
         return str(self.nodes) if self.nodes else ""
+
+    @property
+    def nodes_at_most(self) -> int:
+        """The most nodes that it may run on."""
+        return self.most_nodes or self.nodes
 
     @property
     def gpu_requests(self) -> tuple[GpuRequest, ...]:

@@ -122,6 +122,12 @@ def prepare_run(
             "--gpus-per-node N",
             page="test-a-stack",
         )
+    if resources.most_nodes:
+        raise InputError(
+            f"-N {resources.span}: a run must know how many nodes to prove",
+            f"-N {resources.nodes}",
+            page="test-a-stack",
+        )
     stamp = read_clock().strftime("%Y%m%dT%H%M%SZ")
     parent = request.parent or find_state_folder() / "tests" / stack.full_name
     folder = parent / f"{stamp}-{uuid.uuid4().hex[:6]}"

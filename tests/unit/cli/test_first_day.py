@@ -69,7 +69,7 @@ def test_the_loaded_module_names_the_stack(tmp_path: Path) -> None:
     ("words", "says"),
     [
         (("pytorch-24.11", "-N", "2", "train.py", "--epochs", "1"), ("put `--` before the command: hpcstack launch pytorch-24.11 -N 2 -- " "train.py")),
-        (("pytorch-24.11", "-N", "two", "--", "x"), "'two' is not a whole number of at least 1"),
+        (("pytorch-24.11", "-N", "two", "--", "x"), "'two' is no number of nodes, such as 4 or 2-4"),
         (("pytorch-24.11", "--json", "--", "x"), "--json goes with --dry-run"),
     ],
 )  # fmt: skip

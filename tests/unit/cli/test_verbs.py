@@ -236,6 +236,7 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "explain": [(("no-such.log",), 2, "")],
     "hang": [(("x1",), 2, "")],
     "requeue": [(("x1",), 2, "Slurm knows no job 'x1'")],
+    "rerun": [(("7",), 2, "was not submitted by")],
     "help": [(("squirrel",), 2, "no how-to page says 'squirrel'")],
     "why": [(("HOME",), 2, "")],
     "site": [(("init", "-o", "."), 2, "is a folder")],
@@ -302,7 +303,7 @@ ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
 # What answers only with a cluster, an engine or a history: its JSON is looked at in
 # tests/integration, and of these below
 ELSEWHERE = {
-    "build", "inspect", "verify", "rollback", "logs", "cancel", "report", "doctor", "hang", "requeue", "why", "import", "sign",
+    "build", "inspect", "verify", "rollback", "logs", "cancel", "report", "doctor", "hang", "requeue", "rerun", "why", "import", "sign",
     "adopt",
     "bump", "bundle", "cache", "pack", "pull", "push", "project", "jupyter", "kernel", "tensorboard", "tunnel",
     "sync",

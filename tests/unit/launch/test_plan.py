@@ -580,10 +580,10 @@ def test_an_elastic_step_that_makes_its_own_job_says_nothing_of_tasks(
     elastic: str, inside: bool, said: bool
 ) -> None:
     """Slurm 24.11 gives the second node of --nodes=1-2 --ntasks-per-node=1 no CPUs."""
-    from hpcstack.launch.plan import _without_tasks_of_elastic
+    from hpcstack.launch.plan import _without_tasks_of_a_range
 
     asked = [make_option("--ntasks-per-node", 1, "x"), make_option("--nodes", "1-2", "x")]
-    left = _without_tasks_of_elastic(
+    left = _without_tasks_of_a_range(
         asked, Resources(elastic=elastic), {"SLURM_JOB_ID": "1"} if inside else {}
     )
     assert (asked[0] in left) == said
@@ -909,7 +909,7 @@ def test_no_gpu_may_be_asked_for_without_slurm(tmp_path: Path) -> None:
 
 
 def test_the_command_line_tells_none_from_not_asked() -> None:
-    options = {"runtime": "auto", "nodes": 1, "extra": (), "gpus": None}
+    options = {"runtime": "auto", "nodes": None, "extra": (), "gpus": None}
     assert not parse_resources({**options, "gpus_per_node": None}).without_gpus
     none, four = Gres("gpu", count=0), Gres("gpu", count=4)
     assert parse_resources({**options, "gpus_per_node": none}).without_gpus
@@ -952,10 +952,56 @@ def test_a_type_of_gpu_that_one_of_two_names_is_kept() -> None:
         parse_resources(launch_command.make_context("launch", other).params)
 
 
+def parse_typed(*words: str) -> Resources:
+    return parse_resources(
+        launch_command.make_context("launch", ["x-1", *words, "--", "x.py"]).params
+    )
+
+
+def test_slurms_range_of_nodes_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-N 2-4` and `--exclusive=user`, Slurm's own forms, were refused."""
+    asked = parse_typed("-N", "2-4")
+    assert (asked.nodes, asked.most_nodes, asked.span) == (2, 4, "2-4")
+    assert parse_typed("-N", "3-3").span == "3"
+    argv = line(gpu_site(tmp_path), PYXIS, "torchrun", nodes=2, most_nodes=4)
+    assert "--nodes=2-4" in argv
+    assert not [word for word in argv if word.startswith("--ntasks=")]
+
+    # a job has its nodes already
+    for name, value in {**OF_A_JOB, "SLURM_JOB_NUM_NODES": "3"}.items():
+        monkeypatch.setenv(name, value)
+    assert parse_typed("-N", "2-4").span == "3"
+    assert parse_typed("-N", "4-8").span == "4-8"  # which srun refuses
+    for typed in ("0", "2-", "4-2", "-1", "two"):
+        with pytest.raises(click.BadParameter, match="no number of nodes"):
+            parse_typed(f"--nodes={typed}")
+
+
+def test_what_a_range_of_nodes_excludes(tmp_path: Path) -> None:
+    wide = Resources(nodes=2, most_nodes=4)
+    with pytest.raises(InputError, match="-N MIN-MAX exclude each other"):
+        plan(ARTIFACT, ("x.py",), "torchrun", wide, gpu_site(tmp_path), PYXIS, spare=1)
+    with pytest.raises(InputError, match="-N MIN-MAX exclude each other"):
+        elastic = replace(wide, elastic="2:4")
+        plan(ARTIFACT, ("x.py",), "torchrun", elastic, gpu_site(tmp_path), PYXIS)
+    with pytest.raises(InputError, match="cannot be divided among 2-4 nodes"):
+        parse_typed("-N", "2-4", "-G", "8")
+    with pytest.raises(InputError, match="the same number of tasks on each"):
+        plan(ARTIFACT, ("x.py",), "mpi", replace(wide, ntasks=8), gpu_site(tmp_path), PYXIS)
+
+
+def test_a_flag_of_ours_may_have_srun_s_value(tmp_path: Path) -> None:
+    context = launch_command.make_context("launch", ["x-1", "--exclusive=user", "--", "x.py"])
+    assert context.meta["passed"] == ("--exclusive=user",)
+    assert not context.params["exclusive"]
+    with pytest.raises(click.UsageError, match="does not take a value"):
+        launch_command.make_context("launch", ["x-1", "--batch=yes", "--", "x.py"])
+
+
 @pytest.mark.parametrize(("total", "each"), [(0, 4), (8, 0)])
 def test_none_and_some_contradict_each_other(total: int, each: int) -> None:
     gpus = {"gpus": Gres("gpu", count=total), "gpus_per_node": Gres("gpu", count=each)}
-    options = {"runtime": "auto", "nodes": 1, "extra": (), **gpus}
+    options = {"runtime": "auto", "nodes": None, "extra": (), **gpus}
     with pytest.raises(InputError, match="contradict each other"):
         parse_resources(options)
 
@@ -1144,12 +1190,12 @@ def test_pyxis_alone_needs_the_proof(tmp_path: Path) -> None:
 
 # Of each option that is about nodes, tasks, CPUs, GPUs, memory and where they lie: forms of srun(1)
 WORDS = [
-    "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--ntasks-per-gpu=1", "--ntasks-per-core=1", "--ntasks-per-socket=1",
+    "--nodes=2", "--nodes=1-3", "--ntasks=4", "--ntasks-per-node=2", "--ntasks-per-gpu=1", "--ntasks-per-core=1", "--ntasks-per-socket=1",
     "--gpus-per-node=4", "--gpus-per-node=h100:4", "--gpus-per-node=0", "--gpus=4", "--gpus=h100:4", "--gres=gpu:2", "--gres=gpu",
     "--gres=gpu:h100:2", "--gres=none", "--gpus-per-task=1", "--gpus-per-task=h100:1", "--tres-per-task=cpu=2",
     "--tres-per-task=gres/gpu=1", "--tres-per-task=cpu=2,gres/gpu=1", "--gpus-per-socket=1", "--sockets-per-node=1",
     "--cpus-per-task=4", "--cpus-per-gpu=4", "--mem=4G", "--mem-per-cpu=1G", "--mem-per-gpu=4G", "--mincpus=4",
-    "--exclusive", "--overlap", "--oversubscribe", "--exact", "--whole", "--core-spec=1", "--thread-spec=1",
+    "--exclusive", "--exclusive=user", "--overlap", "--oversubscribe", "--exact", "--whole", "--core-spec=1", "--thread-spec=1",
     "--hint=nomultithread", "--threads-per-core=1", "--cpu-bind=cores", "--gpu-bind=none", "--gpu-bind=closest",
     "--distribution=block", "--distribution=arbitrary", "--nodelist=n1", "--exclude=n2", "--relative=0", "--contiguous",
     "--constraint=x", "--label", "--unbuffered", "--kill-on-bad-exit=0", "--time=10", "--no-kill", "--overcommit", "--quiet",
