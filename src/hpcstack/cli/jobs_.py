@@ -134,7 +134,7 @@ def _show_parts(session: Session, job: str, match: str, *, as_json: bool) -> Non
     from dataclasses import asdict
 
     from hpcstack.core.errors import InputError
-    from hpcstack.launch.job_table import compile_pattern, make_rows
+    from hpcstack.launch.job_table import compile_pattern, make_part_rows
     from hpcstack.launch.jobs import find_job_parts
 
     pattern = compile_pattern(match)
@@ -142,7 +142,7 @@ def _show_parts(session: Session, job: str, match: str, *, as_json: bool) -> Non
     if not parts:
         raise InputError(f"neither Slurm nor a launch knows job {job}", "hpcstack jobs lists yours")
     with show_progress("reading") as progress:
-        rows = make_rows(parts, pattern, progress)
+        rows = make_part_rows(parts, pattern, progress)
 
     def show() -> str:
         says = "MATCH" if pattern else "LAST LINE"

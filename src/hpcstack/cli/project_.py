@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hpcstack.launch.own_project import OwnProject
-    from hpcstack.project.packed import KeptPackages
+    from hpcstack.publish.project_packages import KeptPackages
 
 
 @click.group("project")
@@ -152,11 +152,9 @@ def list_(as_json: bool) -> None:
 
     The last used comes first. `hpcstack project clear` removes what no job uses.
     """
-    import os
+    from hpcstack.publish.project_packages import list_packages_of_projects
 
-    from hpcstack.project.packed import list_kept_packages
-
-    kept = list_kept_packages(os.environ)
+    kept = list_packages_of_projects()
     total = show_bytes(sum(one.size for one in kept))
     document = [_make_document(one) for one in kept]
     answer(document, as_json, lambda: f"{_format_kept(kept)}{total} in all\n")
@@ -179,32 +177,23 @@ def clear(session: Session, days: float, dry_run: bool, as_json: bool) -> None:
 
     The next launch of a project installs its packages again, by its lock. Locks stay.
     """
-    import os
-    import time
+    from hpcstack.publish.project_packages import clear_packages, judge_packages
 
-    from hpcstack.project.packed import explain_kept, list_kept_packages, remove_kept
-    from hpcstack.publish.gc import find_images_in_use
-
-    kept = list_kept_packages(os.environ)
-    in_use = find_images_in_use(session.runner)
-    now = time.time()
-    reasons = {one.path: explain_kept(one, in_use, days, now, os.environ) for one in kept}
-    going = [one for one in kept if not reasons[one.path]]
+    judged = judge_packages(days, session.runner)
+    going = [one for one, stays in judged.items() if not stays]
     if not dry_run:
         with show_progress("removing") as progress:
-            remove_kept(going, os.environ, progress)
+            clear_packages(judged, progress)
     done = "would remove" if dry_run else "removed"
     size = sum(one.size for one in going)
     document = {
         "would_remove" if dry_run else "removed": [_make_document(one) for one in going],
-        "kept": [
-            {**_make_document(one), "why": reasons[one.path]} for one in kept if one not in going
-        ],
+        "kept": [{**_make_document(one), "why": stays} for one, stays in judged.items() if stays],
         "bytes": size,
     }
 
     def show() -> str:
-        stays = [f"{one.path}: kept, {reasons[one.path]}\n" for one in kept if reasons[one.path]]
+        stays = [f"{one.path}: kept, {why}\n" for one, why in judged.items() if why]
         last = f"{done} {format_count(len(going), 'item')}, {show_bytes(size)}\n"
         return _format_kept(going) + "".join(stays) + last
 

@@ -1,6 +1,6 @@
 """`hpcstack rerun`.
 
-Tested in tests/unit/launch/test_rerun.py and tests/integration/test_rerun.py.
+Tested in tests/unit/cli/test_verbs.py and tests/integration/test_rerun.py.
 """
 
 from __future__ import annotations

@@ -147,7 +147,6 @@ def command(
         tests=check_names(only, own),
         skip=check_names(skip, own),
         tier=tier or ("standard" if only else "quick"),
-        runtime=options["runtime"],
         suite_from_host=suite_from_host,
         parent=Path(output).absolute() if output else None,
         minutes=minutes or MINUTES,

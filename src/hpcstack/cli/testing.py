@@ -28,16 +28,19 @@ def test_one(
     from hpcstack.suite.judged_run import choose_image_to_test, run_and_judge
 
     resources = parse_resources(options)
-    stack, chosen = choose_image_to_test(
-        name, resources, session.site, lambda: session.catalog, session.runner
+    stack, chosen, around = choose_image_to_test(
+        name,
+        options["runtime"],
+        resources,
+        session.site,
+        lambda: session.catalog,
+        session.runner,
     )
     if chosen.note:
         say(f"NOTE: {chosen.note}")
     with show_progress(f"testing {stack.full_name}") as progress:
         progress(f"image {chosen.artifact.key[:12]}: {chosen.why}")
-        return run_and_judge(
-            stack, chosen.artifact, request, resources, session.site, session.runner, progress
-        )
+        return run_and_judge(stack, chosen.artifact, request, resources, around, progress)
 
 
 def show_report(

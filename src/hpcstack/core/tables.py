@@ -1,4 +1,7 @@
-"""Take values out of documents whose shape nobody has checked, such as other people's TOML."""
+"""Take values out of documents whose shape nobody has checked, such as other people's TOML.
+
+Tested in tests/unit/project/test_own_package.py.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def compile_pattern(text: str) -> re.Pattern[str] | None:
         raise InputError(f"--match {text!r}: {error}", r"--match 'loss=(\S+)'") from None
 
 
-def make_rows(
+def make_part_rows(
     parts: Sequence[JobPart], pattern: re.Pattern[str] | None, progress: Progress
 ) -> list[PartRow]:
     """Return a row for each of PARTS, in whose logs PATTERN is looked for."""

@@ -40,15 +40,6 @@ def find_node_type(
     return merge_node_types([site.node_types[name] for name in names])
 
 
-def find_architecture(
-    resources: Resources, site: Site, inside: Mapping[str, str], client: Client
-) -> str:
-    """Return what `uname -m` prints on the nodes of a step; empty where nobody knows, or they differ."""
-    names = list_node_types(resources, site, inside, client)
-    found = {site.node_types[name].architecture for name in names}
-    return found.pop() if len(found) == 1 else ""
-
-
 def list_node_types(
     resources: Resources, site: Site, inside: Mapping[str, str], client: Client
 ) -> tuple[str, ...]:

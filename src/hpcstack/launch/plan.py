@@ -25,14 +25,12 @@ from hpcstack.launch.modes import (
     with_tasks_of_gpus,
     wrap_command,
 )
-from hpcstack.launch.node_types import list_node_types
 from hpcstack.launch.page import check_served, list_served_variables, wrap_served
 from hpcstack.launch.reach_slurm import add_slurm_commands, runs_slurm_command
 from hpcstack.launch.resources import (
     ASKED,
     Resources,
     Share,
-    share_resources,
 )
 from hpcstack.launch.site_options import list_site_options
 from hpcstack.launch.squashfs_files import find_squashfs_mounts
@@ -44,14 +42,12 @@ from hpcstack.launch.variables import (
 )
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.render.launchers import render_health, with_compat, with_host_libraries, wrap_rank
-from hpcstack.runtimes import Part, Runtime, Step, choose_runtime
+from hpcstack.runtimes import Part, Runtime, Step
 from hpcstack.runtimes.base import make_option
 from hpcstack.runtimes.squashfs_mounts import keep_hook
-from hpcstack.site.model import merge_node_types
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.gpus import count_gpus_asked, count_tasks_of_gpus
 from hpcstack.slurm.options import GivenOption, SlurmOptions
-from hpcstack.slurm.query import find_allocation
 from hpcstack.slurm.rivals import (
     GIVING_TASKS,
     OF_EACH_GPU,
@@ -69,6 +65,7 @@ if TYPE_CHECKING:
     from hpcstack.hardware.compatibility import Fit
     from hpcstack.launch.request import LaunchRequest
     from hpcstack.launch.staging import Staging
+    from hpcstack.launch.surroundings import Surroundings
     from hpcstack.project.added import Added
     from hpcstack.site.injection import Brought
     from hpcstack.site.load import NodeType, Site
@@ -144,35 +141,27 @@ class Plan:
 def plan_step(
     request: LaunchRequest,
     artifact: Artifact,
-    site: Site,
-    runner: Runner,
+    around: Surroundings,
     *,
     prolog: str = "",
     staged: Staging | None = None,
     added: Added | None = None,
 ) -> Plan:
-    """Return the plan for the step of REQUEST in the image of ARTIFACT.
+    """Return the plan for the step of REQUEST in the image of ARTIFACT, AROUND which is what it says.
 
-    A request for a batch job is planned for a job of its own, whatever allocation this shell is in.
     PROLOG is a program that srun runs as the step begins; it records which job the launch became
     (record.keep_prolog). STAGED is on the nodes' own disks before the step starts. ADDED are
     packages on top of the image's. Raise InputError for resources that make no sense here, unless
     only Slurm's limits are against them and the request is only shown.
     """
-    wanted_runtime = site.runtime if request.runtime == "auto" else request.runtime
-    runtime, reason = choose_runtime(wanted_runtime, runner)
-    here = not runtime.uses_slurm
-    allocation = {} if request.batch else find_allocation(os.environ)
-
+    site, runner, client = around.site, around.runner, around.client
+    runtime, here, allocation = around.runtime, around.here, around.allocation
     mode = request.mode or artifact.mode
     resources = request.resources
     if resources.ntasks:
         resources = with_even_tasks(mode, resources)
-    client = Client(runner)
-    kinds = list_node_types(resources, site, allocation, client)
-    types = [site.node_types[kind] for kind in kinds]
-    node = merge_node_types(types)
-    share = share_resources(resources, types, allocation, client, here=here)
+    nodes = around.find_nodes(resources)
+    kinds, node, share = nodes.kinds, nodes.node, nodes.share
     resources = with_tasks_of_gpus(mode, resources, share)
     request = replace(request, mode=mode, resources=resources)
 
@@ -186,13 +175,13 @@ def plan_step(
             request.spare,
             node,
             allocation,
-            Client(runner),
+            client,
             may_lose_nodes=bool(request.requeue),
         )
         refusal = refusal or placement.refusal
     if refusal and not request.only_shown:
         raise refusal
-    _check_architecture(artifact, types, here=here)
+    _check_architecture(artifact, nodes.types, here=here)
 
     if here:
         staged = None  # this machine reads the shared file itself
@@ -229,8 +218,8 @@ def plan_step(
         settings=tuple(_list_settings(runtime, step, variables)),
         request=request,
         runtime=runtime.name,
-        reason=reason,
-        fit=_judge_fit(artifact, types),
+        reason=around.reason,
+        fit=_judge_fit(artifact, nodes.types),
         staged=staged,
         ranks=share.ranks,
         virtual_gpus=0 if here else _count_virtual_gpus(resources, share),

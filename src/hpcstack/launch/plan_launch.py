@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.core.names import WITHOUT_SLURM
-from hpcstack.launch.node_types import find_architecture
 from hpcstack.launch.page import add_needed
 from hpcstack.launch.plan import plan_step
 from hpcstack.launch.reach_slurm import wants_slurm
@@ -16,13 +14,10 @@ from hpcstack.launch.record import keep_prolog
 from hpcstack.launch.request import check_grace
 from hpcstack.launch.run import PlannedLaunch
 from hpcstack.launch.staging import plan_staging
-from hpcstack.naming.names import Names
+from hpcstack.launch.surroundings import look_around
 from hpcstack.project.added import plan_added
 from hpcstack.project.named import read_named_packages
 from hpcstack.releases.seal import explain_image_change
-from hpcstack.site.model import PLATFORMS
-from hpcstack.slurm.client import Client
-from hpcstack.slurm.query import find_allocation
 from hpcstack.store.store import open_store
 
 if TYPE_CHECKING:
@@ -44,16 +39,8 @@ def plan_launch(
     CATALOG is called only where the image's name needs the recipes. Raise InputError for what
     cannot be launched.
     """
-    # A batch job gets nodes of its own, whatever allocation this shell is in.
-    allocation = {} if request.batch else find_allocation(os.environ)
-    if request.runtime == WITHOUT_SLURM:
-        machine = os.uname().machine
-    else:
-        machine = find_architecture(request.resources, site, allocation, Client(runner))
-    site_of_machine = site
-    if machine:
-        site_of_machine = site.for_architecture(machine)
-    names = Names(site_of_machine, os.environ, catalog, PLATFORMS.get(machine, ""))
+    around = look_around(request.runtime, site, runner, batch=request.batch)
+    names = around.find_names(request.resources, catalog)
     chosen = names.find_image_to_run(request.name)
     artifact = chosen.artifact
     require_signed(artifact, chosen.release, site, runner)
@@ -61,7 +48,7 @@ def plan_launch(
     if request.home is None:
         request = replace(request, home=site.mount_home)
     if request.slurm is None:
-        request = replace(request, slurm=wants_slurm(request, artifact, site, runner))
+        request = replace(request, slurm=wants_slurm(artifact, around))
 
     request = add_needed(request, artifact)
     packages = read_named_packages((*chosen.layer, *request.packages))
@@ -69,9 +56,7 @@ def plan_launch(
     if packages or request.project:
         added = plan_added(artifact, request.project, packages, os.environ)
     staged = plan_staging(artifact, site, request.stage, request.stage_in)
-    plan = plan_step(
-        request, artifact, site, runner, prolog=keep_prolog(), staged=staged, added=added
-    )
+    plan = plan_step(request, artifact, around, prolog=keep_prolog(), staged=staged, added=added)
 
     check_grace(request.grace, request.resources.time)
     runner.which(plan.argv[0])  # raises where the program that starts the step is missing

@@ -9,25 +9,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcstack.launch.secrets import is_secret
-from hpcstack.runtimes import choose_runtime
 from hpcstack.runtimes.slurm_inside import COMMANDS, describe_step, keep_clients, wrap_entry
 from hpcstack.runtimes.squashfs_mounts import keep_hook
 
 if TYPE_CHECKING:
-    from hpcstack.core.process import Runner
     from hpcstack.launch.request import LaunchRequest
+    from hpcstack.launch.surroundings import Surroundings
     from hpcstack.runtimes import Runtime, Step
-    from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
 
-def wants_slurm(request: LaunchRequest, artifact: Artifact, site: Site, runner: Runner) -> bool:
-    """Whether the recipe or SITE asks for Slurm's commands, and the launch is one under Slurm."""
-    if not (artifact.slurm or site.slurm_inside):
-        return False
-    name = site.runtime if request.runtime == "auto" else request.runtime
-    runtime, _ = choose_runtime(name, runner)
-    return runtime.uses_slurm
+def wants_slurm(artifact: Artifact, around: Surroundings) -> bool:
+    """Whether the recipe or the site asks for Slurm's commands, and the launch is one under Slurm."""
+    is_asked_for = artifact.slurm or around.site.slurm_inside
+    return is_asked_for and not around.here
 
 
 def runs_slurm_command(request: LaunchRequest) -> bool:

@@ -1,8 +1,6 @@
 """Submit again what failed of a batch job: of an array, the tasks that failed.
 
 What is submitted is the script that was kept, so that it runs what ran before, in the same image.
-
-Tested in tests/unit/launch/test_rerun.py and tests/integration/test_rerun.py.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ from hpcstack.project.own_package import OwnPackages, describe_own_packages
 from hpcstack.project.packed import (
     find_projects_folder,
     make_packed,
-    mark_used,
     note_wanted,
+    renew_use,
     sweep_projects,
 )
 from hpcstack.project.resolve import lock_project
@@ -224,11 +224,11 @@ def make_added(
     """
     if planned.own:
         planned.own.write(environ)
-        mark_used(planned.own.find_place(environ))
+        renew_use(planned.own.find_place(environ))
     if planned.lock and planned.lock_path.is_relative_to(find_projects_folder(environ)):
-        mark_used(planned.lock_path.parent)
+        renew_use(planned.lock_path.parent)
     if planned.file.exists():
-        mark_used(planned.file)
+        renew_use(planned.file)
         return
     planned.file.parent.mkdir(parents=True, exist_ok=True)
     folder = find_projects_folder(environ)

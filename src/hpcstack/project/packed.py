@@ -5,8 +5,6 @@
 
 Most projects change by one package at a time. Where what is packed already has all but a few of the
 packages that are wanted, only those are installed, and its bytes are copied.
-
-Tested in tests/unit/project/test_packed.py and tests/integration/test_projects.py.
 """
 
 from __future__ import annotations
@@ -87,7 +85,7 @@ def find_projects_folder(environ: Mapping[str, str]) -> Path:
     return find_data_home(environ) / "hpcstack" / "projects"
 
 
-def mark_used(file: Path) -> None:
+def renew_use(file: Path) -> None:
     """Note that FILE, or what it leads to, is used now: what is not is removed some day."""
     with contextlib.suppress(OSError):
         os.utime(file)
@@ -116,7 +114,7 @@ def make_packed(
             present, missing = base
             count = len(lock.packages) - len(missing.packages)
             progress(f"{format_count(count, 'package')} of {len(lock.packages)} are packed already")
-            mark_used(present)
+            renew_use(present)
             install(missing, present)
         else:
             install(lock, None)
@@ -247,7 +245,7 @@ def _read_contents(packed: Path) -> Contents | None:
 
 def note_wanted(packed: Path, wanted: tuple[str, ...]) -> None:
     """Note that WANTED, too, uses the file PACKED, which is there already."""
-    mark_used(packed)
+    renew_use(packed)
     contents = _read_contents(packed)
     if contents and not set(wanted) <= set(contents.wanted):
         both = [*contents.wanted, *wanted][-MOST_WANTED:]

@@ -2,8 +2,6 @@
 
 uv does it inside the image, so that Python, platform and C library are the image's own. The
 packages that the image has are constraints; they are taken out of the answer.
-
-Tested in tests/unit/project/test_resolve.py and tests/integration/test_projects.py.
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ def lock_project(
             write_text(inside.lent / "pylock.toml", before.render())
         done = _compile(inputs, inside)
         if done.status:
-            raise explain_failure(done, inputs, artifact, site)
+            raise explain_uv_failure(done, inputs, artifact, site)
         document = read_toml(inside.lent / "pylock.toml")
         base = _read_base(read_text(inside.lent / "names.txt", 1 << 20))
         python, python_path = read_text(inside.lent / "python.txt", 1 << 12).splitlines()[:2]
@@ -319,7 +317,7 @@ def _suggest(name: str, version: str) -> str:
     return f"{name}>={found[0]}" if found else name
 
 
-def explain_failure(
+def explain_uv_failure(
     done: Completed, inputs: Inputs, artifact: Artifact, site: Site
 ) -> InputError | BuildError:
     """Return the error for uv, which is DONE and has failed for INPUTS."""

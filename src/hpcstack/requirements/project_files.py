@@ -1,4 +1,7 @@
-"""The files in which a project says what it needs, as they are found in its folder."""
+"""The files in which a project says what it needs, as they are found in its folder.
+
+Tested in tests/unit/requirements/test_inputs.py.
+"""
 
 from __future__ import annotations
 

@@ -5,18 +5,14 @@ Tested in tests/integration/test_smoke.py.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from hpcstack.core.dirs import find_state_folder
 from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.core.files import write_text
-from hpcstack.launch.node_types import find_architecture
-from hpcstack.naming.names import OF_RECIPES, Names
+from hpcstack.launch.surroundings import look_around
+from hpcstack.naming.names import OF_RECIPES
 from hpcstack.releases.records import read_release
-from hpcstack.site.model import PLATFORMS
-from hpcstack.slurm.client import Client
-from hpcstack.slurm.query import find_allocation
 from hpcstack.store.store import open_store
 from hpcstack.suite import history
 from hpcstack.suite.capsule import FILE, gather_capsule, write_capsule
@@ -30,6 +26,7 @@ if TYPE_CHECKING:
     from hpcstack.core.process import Runner
     from hpcstack.core.progress import Say
     from hpcstack.launch.resources import Resources
+    from hpcstack.launch.surroundings import Surroundings
     from hpcstack.naming.names import ChosenImage
     from hpcstack.recipe.catalog import Catalog
     from hpcstack.recipe.model import Stack
@@ -40,16 +37,20 @@ if TYPE_CHECKING:
 
 
 def choose_image_to_test(
-    name: str, resources: Resources, site: Site, catalog: Callable[[], Catalog], runner: Runner
-) -> tuple[Stack, ChosenImage]:
-    """Return the stack whose checks are run, and the image: the one that `launch` takes for NAME.
+    name: str,
+    runtime: str,
+    resources: Resources,
+    site: Site,
+    catalog: Callable[[], Catalog],
+    runner: Runner,
+) -> tuple[Stack, ChosenImage, Surroundings]:
+    """Return the stack whose checks are run, the image, and where it is tested by RUNTIME.
 
-    The stack is the recipe's; of a release whose recipe is gone, the release's own. InputError where
-    NAME means no image.
+    The image is the one that `launch` takes for NAME. The stack is the recipe's; of a release whose
+    recipe is gone, the release's own. InputError where NAME means no image.
     """
-    machine = find_architecture(resources, site, find_allocation(os.environ), Client(runner))
-    site_of_machine = site.for_architecture(machine) if machine else site
-    names = Names(site_of_machine, os.environ, catalog, PLATFORMS.get(machine, ""))
+    around = look_around(runtime, site, runner)
+    names = around.find_names(resources, catalog)
     chosen = names.find_image(name)
     try:
         recipe = catalog().find(name if name.endswith(OF_RECIPES) else chosen.artifact.stack)
@@ -59,8 +60,8 @@ def choose_image_to_test(
         if not chosen.release:
             raise
         stack, _ = read_release(names.store, *chosen.release.split("/", 1))
-        return stack, chosen
-    return recipe.stack, chosen
+        return stack, chosen, around
+    return recipe.stack, chosen, around
 
 
 def run_and_judge(
@@ -68,8 +69,7 @@ def run_and_judge(
     image: Artifact,
     request: SuiteRequest,
     resources: Resources,
-    site: Site,
-    runner: Runner,
+    around: Surroundings,
     say: Say,
 ) -> tuple[Report, Path]:
     """Run the suite of STACK in IMAGE, and judge the report.
@@ -77,13 +77,13 @@ def run_and_judge(
     Return the report and the run's folder. The report is written there as report.json, with a
     capsule of what it was made of, and added to the stack's history unless a bug was planted.
     """
-    store = open_store(site)
-    report, folder = run_suite(stack, image, request, resources, site, runner, say)
+    store = open_store(around.site)
+    report, folder = run_suite(stack, image, request, resources, around, say)
     # written as it is, before judging can go wrong
     write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")
 
     path = find_state_folder() / "history" / f"{stack.full_name}.jsonl"
-    baselines = site.baselines.get(report.node_type, {})
+    baselines = around.site.baselines.get(report.node_type, {})
     report = judge_report(report, history.load_history(path), baselines)
     with store.acting("the report was not written"):
         write_text(folder / "report.json", report.model_dump_json(indent=1) + "\n")

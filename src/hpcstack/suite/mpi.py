@@ -18,10 +18,10 @@ from hpcstack_smoke.result import write_document
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hpcstack.core.process import Completed, Runner
+    from hpcstack.core.process import Completed
     from hpcstack.core.progress import Say
     from hpcstack.launch.resources import Resources
-    from hpcstack.site.load import Site
+    from hpcstack.launch.surroundings import Surroundings
     from hpcstack.store.artifact import Artifact
     from hpcstack.suite.outcomes import RunFiles, SuiteRun
     from hpcstack_smoke.own import OwnRun
@@ -39,9 +39,7 @@ class MpiSteps:
     run: SuiteRun
     artifact: Artifact
     resources: Resources
-    site: Site
-    runner: Runner
-    runtime: str
+    around: Surroundings
     suite: Path | None
 
     def run_suite_checks(self, say: Say) -> Completed:
@@ -102,13 +100,12 @@ class MpiSteps:
             command,
             ranks,
             mode="mpi",
-            runtime=self.runtime,
             workdir=self.run.folder,
             mounts=(f"{self.suite}:{self.suite}",) if self.suite else (),
             environment={"PYTHONPATH": python_path(self.artifact, self.suite)},
         )
-        plan = plan_step(request, self.artifact, self.site, self.runner)
-        return self.runner.logged(
+        plan = plan_step(request, self.artifact, self.around)
+        return self.around.runner.logged(
             list(plan.argv),
             self.run.folder / log,
             env=plan.environment,

@@ -6,7 +6,6 @@ Tested in tests/integration/test_smoke.py and tests/integration/test_chain.py.
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from dataclasses import dataclass, replace
@@ -19,16 +18,11 @@ from hpcstack.core.files import write_text, write_tree
 from hpcstack.launch.node_types import list_node_types
 from hpcstack.launch.plan import Plan, bring_libraries, plan_step
 from hpcstack.launch.request import LaunchRequest
-from hpcstack.launch.resources import Resources, share_resources
 from hpcstack.recipe.model import list_test_names
 from hpcstack.render.launchers import render_inner
 from hpcstack.report import Outcome, Report
-from hpcstack.runtimes import choose_runtime
 from hpcstack.site.injection import HOST_PLACE
-from hpcstack.site.model import merge_node_types
 from hpcstack.site.own_checks import list_own_checks, list_own_names
-from hpcstack.slurm.client import Client
-from hpcstack.slurm.query import find_allocation
 from hpcstack.store.store import Store
 from hpcstack.suite.mpi import NO_SLURM, MpiSteps
 from hpcstack.suite.outcomes import (
@@ -50,8 +44,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from hpcstack.core.process import Completed, Runner
+    from hpcstack.core.process import Completed
     from hpcstack.core.progress import Say
+    from hpcstack.launch.resources import Resources
+    from hpcstack.launch.surroundings import Surroundings
     from hpcstack.recipe.model import Stack
     from hpcstack.recipe.own_checks import OwnCheck
     from hpcstack.site.load import Site
@@ -70,7 +66,6 @@ class SuiteRequest:
     tests: tuple[str, ...] = ()  # codes, families or groups; empty: those of the recipe
     skip: tuple[str, ...] = ()  # likewise, what to leave out
     tier: str = "quick"
-    runtime: str = "auto"
     suite_from_host: bool = False  # run this hpcstack's suite, not the one in the image
     parent: Path | None = None  # of the run's folder; None: in the user's state folder
     minutes: float = MINUTES  # of a burn
@@ -100,22 +95,18 @@ def prepare_run(
     artifact: Artifact,
     request: SuiteRequest,
     resources: Resources,
-    site: Site,
-    client: Client,
-    *,
-    here: bool,
+    around: Surroundings,
 ) -> SuiteRun:
     """Make a new folder for a run in ARTIFACT, and settle all that it is asked to do.
 
     That is its checks, how many ranks each node has, and what the site promises of its nodes. On
-    nodes without real GPUs the ranks are what RESOURCES say, or CPU_RANKS. CLIENT is asked about a
-    job that this shell is in. Raise InputError where nobody knows how many GPUs a node has.
+    nodes without real GPUs the ranks are what RESOURCES say, or CPU_RANKS. Raise InputError where
+    nobody knows how many GPUs a node has.
     """
-    allocation = find_allocation(os.environ)
-    kinds = () if here else list_node_types(resources, site, allocation, client)
-    types = [site.node_types[kind] for kind in kinds]
-    node = merge_node_types(types)
-    taken = share_resources(resources, types, allocation, client, here=here)
+    site, here = around.site, around.here
+    nodes = around.find_nodes(resources)
+    taken = nodes.share
+    kinds, node = ((), None) if here else (nodes.kinds, nodes.node)
     if taken.doubt:
         raise InputError(
             f"{taken.doubt}, and a run must know how many to prove",
@@ -195,10 +186,8 @@ def make_step_plan(
     run: SuiteRun,
     artifact: Artifact,
     resources: Resources,
-    site: Site,
-    runner: Runner,
+    around: Surroundings,
     *,
-    runtime: str,
     suite: Path | None,
 ) -> Plan:
     """Plan the job step of a run: an agent on each node, which starts the ranks there.
@@ -217,12 +206,11 @@ def make_step_plan(
         one_a_node,
         mode="plain",
         all_gpus=True,
-        runtime=runtime,
         workdir=run.folder,
         mounts=(f"{suite}:{suite}",) if suite else (),
         environment={"PYTHONPATH": python_path(artifact, suite)},
     )
-    return plan_step(request, artifact, site, runner)
+    return plan_step(request, artifact, around)
 
 
 def run_suite(
@@ -230,24 +218,19 @@ def run_suite(
     artifact: Artifact,
     request: SuiteRequest,
     resources: Resources,
-    site: Site,
-    runner: Runner,
+    around: Surroundings,
     say: Say,
 ) -> tuple[Report, Path]:
     """Run the suite in ARTIFACT. Return its report, not yet judged by gates, and its folder.
 
     SlurmError if the step left nothing on any node.
     """
-    runtime_name = site.runtime if request.runtime == "auto" else request.runtime
-    runtime, _ = choose_runtime(runtime_name, runner)
-    here = not runtime.uses_slurm
-    run = prepare_run(stack, artifact, request, resources, site, Client(runner), here=here)
+    here = around.here
+    run = prepare_run(stack, artifact, request, resources, around)
     folder = run.folder
     suite = _write_host_suite(run) if request.suite_from_host else None
 
-    plan = make_step_plan(
-        run, artifact, resources, site, runner, runtime=request.runtime, suite=suite
-    )
+    plan = make_step_plan(run, artifact, resources, around, suite=suite)
     write_text(folder / "command.txt", plan.shown() + "\n")
     write_request(run.request)
     nodes = format_count(run.nodes, "node")
@@ -255,11 +238,11 @@ def run_suite(
 
     began = time.monotonic()
     started = read_clock().isoformat(timespec="seconds")
-    step = runner.logged(
+    step = around.runner.logged(
         list(plan.argv), folder / "step.log", env=plan.environment, on_line=watch_steps(say)
     )
     steps = [step]
-    mpi = MpiSteps(run, artifact, resources, site, runner, request.runtime, suite)
+    mpi = MpiSteps(run, artifact, resources, around, suite)
     mpi_checks = run.select("mpi")
     if mpi_checks and not here:
         steps.append(mpi.run_suite_checks(say))
@@ -285,7 +268,7 @@ def run_suite(
         runtime=plan.runtime,
         backend=found.backend,
         nodes=tuple(sorted(found.hosts)),
-        node_type=_find_kind(run, found.hosts, resources, site, Client(runner)),
+        node_type=_find_kind(run, found.hosts, resources, around),
         world_size=run.world,
         started=started,
         seconds=round(time.monotonic() - began, 1),
@@ -294,7 +277,9 @@ def run_suite(
         virtual_nodes=bool(run.node and run.node.virtual),
         planted=found.planted,
         inventory=found.inventory,
-        promised={name: value for name, value in list_promised(run.node, site).items() if value},
+        promised={
+            name: value for name, value in list_promised(run.node, around.site).items() if value
+        },
         step_status=next((step.status for step in steps if step.status), 0),
         outcomes=(*judged, *judge_step(steps, judged)),
     )
@@ -302,7 +287,7 @@ def run_suite(
 
 
 def _find_kind(
-    run: SuiteRun, hosts: Iterable[str], resources: Resources, site: Site, client: Client
+    run: SuiteRun, hosts: Iterable[str], resources: Resources, around: Surroundings
 ) -> str:
     """Return the site's name for the nodes of a RUN that has ended on HOSTS; empty where it is open.
 
@@ -311,7 +296,7 @@ def _find_kind(
     if len(run.node_types) < 2:
         return run.node_type
     there = replace(resources, nodelist=",".join(sorted(hosts)))
-    kinds = list_node_types(there, site, {}, client)
+    kinds = list_node_types(there, around.site, {}, around.client)
     return kinds[0] if len(kinds) == 1 else ""
 
 

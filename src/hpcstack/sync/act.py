@@ -20,6 +20,7 @@ from hpcstack.core.errors import (
     format_count,
 )
 from hpcstack.launch.resources import Resources
+from hpcstack.launch.surroundings import look_around
 from hpcstack.lock.file import LockFile
 from hpcstack.publish.repair import repair_names
 from hpcstack.publish.reports import share_report
@@ -179,10 +180,11 @@ def _test(step: SyncStep, declared: Declared, means: Means) -> str:
     limit = SlurmOptions.parse((f"--immediate={prove.wait * 60}",))
     asked = Resources(nodes=prove.nodes, partition=step.partition, time=prove.time, extra=limit)
     tier = choose_tier(site, prove)
+    around = look_around("auto", site, bench.runner)
     began = time.monotonic()
     try:
         report, folder = run_and_judge(
-            stack, image, SuiteRequest(tier=tier), asked, site, bench.runner, bench.progress
+            stack, image, SuiteRequest(tier=tier), asked, around, bench.progress
         )
     except SlurmError as error:
         # A step that was never given nodes ends by srun's own words, and when its time is over.

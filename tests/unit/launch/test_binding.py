@@ -20,6 +20,7 @@ from hpcstack.launch.binding import bind_ranks, share_cores
 from hpcstack.launch.plan import plan_step
 from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources, share_resources
+from hpcstack.launch.surroundings import look_around
 from hpcstack.render.launchers import render_inner, wrap_rank
 from hpcstack.site.load import Site
 from hpcstack.slurm.client import Client
@@ -208,7 +209,12 @@ def test_nodes_are_asked_where_nothing_is_recorded(tmp_path: Path) -> None:
 
     def asks(one: Site, *, bind: bool = True) -> bool:
         request = LaunchRequest(("true",), Resources(), mode="torchrun", bind=bind)
-        return "APPTAINERENV_HPCSTACK_NEAR" in plan_step(request, ARTIFACT, one, PLAIN).environment
+        return (
+            "APPTAINERENV_HPCSTACK_NEAR"
+            in plan_step(
+                request, ARTIFACT, look_around(request.runtime, one, PLAIN, batch=request.batch)
+            ).environment
+        )
 
     assert asks(site(tmp_path, "", cpus=16, count=2))
     assert not asks(site(tmp_path, "", cpus=16, count=2), bind=False)

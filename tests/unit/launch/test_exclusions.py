@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from hpcstack.core.errors import InputError
-from hpcstack.launch.exclusions import EXCLUSIONS, OF_SLURM, check_exclusions, list_given
+from hpcstack.launch.exclusions import (
+    EXCLUSIONS,
+    NODE_RANGE,
+    OF_SLURM,
+    check_exclusions,
+    list_given,
+)
 from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources
 from hpcstack.slurm.options import OPTIONS, SlurmOptions
@@ -24,10 +30,10 @@ def test_two_that_exclude_each_other_are_refused(option: str, other: str) -> Non
 
 def test_every_option_of_a_row_can_be_given() -> None:
     extra = SlurmOptions.parse(("--pty", "--no-requeue", "--output=x", "--error=y"))
-    resources = Resources(extra=extra, elastic="1:2", restarts=1, nodelist="n1")
+    resources = Resources(extra=extra, elastic="1:2", restarts=1, nodelist="n1", most_nodes=2)
     all_of_them = LaunchRequest(
         ("a",), resources, stage="copy", stage_in=("a:b",), grace=1, watchdog=1, debug=0, spare=1,
-        requeue=("x",), slurm=True,
+        requeue=("x",), slurm=True, label=True,
     )  # fmt: skip
     given = list_given(all_of_them)
     named = {one.option for one in EXCLUSIONS} | {
@@ -36,7 +42,9 @@ def test_every_option_of_a_row_can_be_given() -> None:
     assert named <= given
     assert {*OF_SLURM} - {"--batch"} <= given
     assert all(
-        option in OPTIONS for option in given - {*OF_SLURM, "--debug", "--elastic", "--restarts"}
+        option in OPTIONS
+        for option in given
+        - {*OF_SLURM, "--debug", "--elastic", "--restarts", "--label", NODE_RANGE}
     )
     batch = LaunchRequest(("a",), resources, batch=True)
     assert not {"--output", "--error"} & list_given(batch), "they name the job's own files"

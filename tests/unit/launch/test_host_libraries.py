@@ -22,6 +22,7 @@ from hpcstack.launch.host_libraries import (
 from hpcstack.launch.plan import Plan, plan_step
 from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources
+from hpcstack.launch.surroundings import look_around
 from hpcstack.site.fabric import Fabric
 from hpcstack.site.injection import Brought
 from hpcstack.site.load import Site
@@ -68,7 +69,11 @@ def planned(folder: Path, runtime: str, nodes: int = 2, **changes: Any) -> Plan:
         runtime=runtime,
         workdir=Path("/work"),
     )
-    return plan_step(request, artifact, site(folder), Cluster())
+    return plan_step(
+        request,
+        artifact,
+        look_around(request.runtime, site(folder), Cluster(), batch=request.batch),
+    )
 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "apptainer", "enroot", "podman", "charliecloud"])

@@ -8,7 +8,7 @@ import pytest
 
 from hpcstack.core.errors import InputError
 from hpcstack.core.progress import Progress
-from hpcstack.launch.job_table import compile_pattern, make_rows
+from hpcstack.launch.job_table import compile_pattern, make_part_rows
 from hpcstack.launch.jobs import JobPart
 from hpcstack.slurm.state import UNKNOWN, JobState
 
@@ -30,7 +30,7 @@ def make_parts(folder: Path) -> list[JobPart]:
 
 
 def test_each_row_has_the_programs_last_words(tmp_path: Path) -> None:
-    rows = make_rows(make_parts(tmp_path), None, Progress())
+    rows = make_part_rows(make_parts(tmp_path), None, Progress())
     assert [row.said for row in rows] == [
         "", "epoch 2 loss=0.5 acc=2", "loss=0.7 acc=3", "nothing of it",
     ]  # fmt: skip
@@ -48,7 +48,7 @@ def test_each_row_has_the_programs_last_words(tmp_path: Path) -> None:
 def test_what_is_looked_for_is_that_of_the_last_line(
     tmp_path: Path, pattern: str, found: list[tuple[str, ...]]
 ) -> None:
-    rows = make_rows(make_parts(tmp_path), compile_pattern(pattern), Progress())
+    rows = make_part_rows(make_parts(tmp_path), compile_pattern(pattern), Progress())
     assert [row.found for row in rows] == found
 
 

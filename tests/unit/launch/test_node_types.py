@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcstack.core.process import Completed, Runner
-from hpcstack.launch.node_types import find_architecture, find_node_type, list_node_types
+from hpcstack.launch.node_types import find_node_type, list_node_types
 from hpcstack.launch.resources import Resources, share_resources
+from hpcstack.launch.surroundings import Surroundings
+from hpcstack.runtimes import RUNTIMES
 from hpcstack.site.load import Site
 from hpcstack.site.model import NodeType
 from hpcstack.slurm.client import Client
@@ -153,10 +157,12 @@ def test_virtual_gpus_make_no_real_ones_void(site: Site) -> None:
 
 
 def test_an_architecture_is_known_where_all_have_it(site: Site) -> None:
-    client = Client(Sinfo())
-    assert find_architecture(Resources(partition="gpu"), site, {}, client) == "x86_64"
-    assert find_architecture(Resources(partition="cpu"), site, {}, client) == "aarch64"
-    assert find_architecture(Resources(partition="all"), site, {}, client) == ""
+    around = Surroundings(site, Sinfo(), RUNTIMES["pyxis"], "", {})
+    assert around.find_machine(Resources(partition="gpu")) == "x86_64"
+    assert around.find_machine(Resources(partition="cpu")) == "aarch64"
+    assert around.find_machine(Resources(partition="all")) == ""
+    here = replace(around, runtime=RUNTIMES["local"])
+    assert here.find_machine(Resources(partition="cpu")) == os.uname().machine
 
 
 @pytest.mark.parametrize("partition", [{}, {"node_type": "cpu", "node_types": ["cpu"]}])

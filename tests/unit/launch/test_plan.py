@@ -30,6 +30,7 @@ from hpcstack.launch.plan import Plan, plan_step
 from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources
 from hpcstack.launch.script import make_salloc_line, render_script
+from hpcstack.launch.surroundings import look_around
 from hpcstack.launch.variables import list_mode_variables
 from hpcstack.recipe.model import Mode
 from hpcstack.render.launchers import ABOUT, render_inner, with_compat, wrap_rank
@@ -80,7 +81,9 @@ def plan(
 ) -> Plan:  # fmt: skip
     """The plan of COMMAND with OPTIONS, as `hpcstack launch` names them."""
     request = LaunchRequest(command, resources, mode=mode, **options)
-    return plan_step(request, artifact, site, runner)
+    return plan_step(
+        request, artifact, look_around(request.runtime, site, runner, batch=request.batch)
+    )
 
 
 def line(
@@ -1240,7 +1243,9 @@ def plan_typed(mode: str, words: tuple[str, ...], site: Site, variables: dict[st
     inside = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     with mock.patch.dict(os.environ, {**inside, **variables}, clear=True):
         request = LaunchRequest(("x.py",), parse_resources(typed), mode=mode, only_shown=True)
-        return plan_step(request, ARTIFACT, site, PLAIN)
+        return plan_step(
+            request, ARTIFACT, look_around(request.runtime, site, PLAIN, batch=request.batch)
+        )
 
 
 def judge_all(judge: SrunJudge, site: Site, lines: Iterable[Typed]) -> tuple[int, int, list[str]]:

@@ -15,6 +15,7 @@ from hpcstack.launch.plan import Plan, plan_step
 from hpcstack.launch.request import LaunchRequest
 from hpcstack.launch.resources import Resources
 from hpcstack.launch.script import list_directives
+from hpcstack.launch.surroundings import look_around
 from hpcstack.site.load import Site
 from hpcstack.slurm.options import SlurmOptions
 from hpcstack.store.artifact import Artifact
@@ -63,7 +64,11 @@ def planned(folder: Path, mode: str = "torchrun", **asked: Any) -> Plan:
     )
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     with mock.patch.dict(os.environ, {**kept, **inside}, clear=True):
-        return plan_step(request, ARTIFACT, make_site(folder), Srun())
+        return plan_step(
+            request,
+            ARTIFACT,
+            look_around(request.runtime, make_site(folder), Srun(), batch=request.batch),
+        )
 
 
 def options(plan: Plan) -> dict[str, str]:
@@ -157,7 +162,11 @@ def test_a_step_of_a_job_gets_none_of_the_jobs_options(tmp_path: Path) -> None:
 
 def test_in_a_job_script_they_are_directives(tmp_path: Path) -> None:
     request = LaunchRequest(("x.py",), mode="torchrun", batch=True, only_shown=True)
-    plan = plan_step(request, ARTIFACT, make_site(tmp_path), Srun())
+    plan = plan_step(
+        request,
+        ARTIFACT,
+        look_around(request.runtime, make_site(tmp_path), Srun(), batch=request.batch),
+    )
 
     words = [part.words[0] for part in list_directives(plan)]
     assert {"--constraint=nvme", "--mem=1000G"} <= set(words)

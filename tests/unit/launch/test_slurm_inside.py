@@ -24,7 +24,7 @@ from conftest import make_site
 from hpcstack.core.errors import StoreError
 from hpcstack.core.process import Runner
 from hpcstack.launch.reach_slurm import add_slurm_commands, wants_slurm
-from hpcstack.launch.request import LaunchRequest
+from hpcstack.launch.surroundings import look_around
 from hpcstack.runtimes import RUNTIMES, Step, slurm_inside
 from hpcstack.store.artifact import Artifact
 from support.slurm_helper import CLIENT, HELPER, STEP, Served, load_helper, serve
@@ -575,9 +575,11 @@ def test_a_wish_of_the_recipe_or_the_site_means_nothing_without_slurm(tmp_path: 
     runner = Runner()
     site = make_site(tmp_path)
     wishing, here = make_site(tmp_path, slurm_inside=True), make_site(tmp_path, runtime="local")
-    request = LaunchRequest(("a",), runtime="apptainer")
-    assert wants_slurm(request, asks, site, runner)
-    assert wants_slurm(request, plain, wishing, runner)
-    assert not wants_slurm(request, plain, site, runner)
-    assert not wants_slurm(replace(request, runtime="local"), asks, site, runner)
-    assert not wants_slurm(replace(request, runtime="auto"), asks, here, runner)
+    for artifact, at, runtime, wanted in (
+        (asks, site, "apptainer", True),
+        (plain, wishing, "apptainer", True),
+        (plain, site, "apptainer", False),
+        (asks, site, "local", False),
+        (asks, here, "auto", False),
+    ):
+        assert wants_slurm(artifact, look_around(runtime, at, runner)) is wanted

@@ -16,6 +16,7 @@ from hpcstack.core.errors import InputError
 from hpcstack.launch.plan import plan_step
 from hpcstack.launch.request import LaunchRequest, resolve_mount
 from hpcstack.launch.squashfs_files import find_squashfs_mounts
+from hpcstack.launch.surroundings import look_around
 from hpcstack.runtimes.squashfs_mounts import keep_hook
 from unit.launch.test_plan import ARTIFACT, PLAIN, PYXIS
 
@@ -95,7 +96,11 @@ def plan_line(
         workdir=Path("/work"),
     )
     runner = PYXIS if runtime == "pyxis" else PLAIN
-    plan = plan_step(request, ARTIFACT, make_site(tmp_path), runner)
+    plan = plan_step(
+        request,
+        ARTIFACT,
+        look_around(request.runtime, make_site(tmp_path), runner, batch=request.batch),
+    )
     return list(plan.argv), plan.environment
 
 

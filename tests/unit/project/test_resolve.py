@@ -10,7 +10,7 @@ import pytest
 from conftest import make_site
 from hpcstack.core.errors import BuildError, InputError
 from hpcstack.core.process import Completed
-from hpcstack.project.resolve import explain_failure
+from hpcstack.project.resolve import explain_uv_failure
 from hpcstack.requirements.inputs import Inputs
 from unit.launch.test_plan import ARTIFACT
 
@@ -63,7 +63,7 @@ def test_what_the_user_wrote_is_named(what: str, tmp_path: Path) -> None:
     """researcher 13: a misspelt package and a git URL were "no versions fit ... older versions"."""
     lines, head = SAID[what]
     done = Completed(("uv",), 1, tuple(lines))
-    error = explain_failure(done, INPUTS, IMAGE, make_site(tmp_path))
+    error = explain_uv_failure(done, INPUTS, IMAGE, make_site(tmp_path))
     assert isinstance(error, InputError)
     with pytest.raises(InputError, match=head):
         raise error
@@ -72,6 +72,6 @@ def test_what_the_user_wrote_is_named(what: str, tmp_path: Path) -> None:
 
 def test_what_is_not_understood_is_said_as_it_is(tmp_path: Path) -> None:
     done = Completed(("uv",), 1, tuple(ABSENT_FILE))
-    error = explain_failure(done, INPUTS, IMAGE, make_site(tmp_path))
+    error = explain_uv_failure(done, INPUTS, IMAGE, make_site(tmp_path))
     assert isinstance(error, BuildError)
     assert "404 Not Found" in error.message
