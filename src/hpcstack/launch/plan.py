@@ -692,14 +692,23 @@ def _list_number_of_tasks(
     A step INSIDE an allocation would take the job's own SLURM_NTASKS, which is meant for all nodes
     of the job. In mode plain, without any number, Slurm starts as many copies as the CPUs allow.
     """
-    if resources.ntasks or resources.elastic or resources.most_nodes:
+    if resources.ntasks:
+        return []
+    needs_number = resources.gives_gpus_by_the_task and not resources.extra.has("--gpus")
+    if resources.elastic or resources.most_nodes:
+        if needs_number and "SLURM_NTASKS" not in inside:
+            raise InputError(
+                f"GPUs by the task on {resources.span} nodes: Slurm wants to know how many tasks there are",
+                "--gpus-per-node N",
+                page="use-four-gpus-of-eight",
+            )
         return []
     if "SLURM_NTASKS" in inside:
         count = _count_tasks(asked, resources, inside)
         why = "on all nodes together: otherwise the job's own SLURM_NTASKS would count"
         return [make_option("--ntasks", count, why)] if count else []
 
-    if resources.gives_gpus_by_the_task and not resources.extra.has("--gpus"):
+    if needs_number:
         why = "Slurm takes GPUs by the task only where it knows how many tasks there are"
         each = [int(part.value) for part in asked if part.option == "--ntasks-per-node"]
         per_node = each[0] if each else count_tasks_of_gpus(resources.gpu_requests) or 1
