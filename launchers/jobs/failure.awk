@@ -7,12 +7,72 @@ function ended_by_slurm() {
     return (told == "TIMEOUT" || told == "PREEMPTED") && (code == 143 || code == 137)
 }
 function is_victim(text) { # of which another rank was the cause
-    return text ~ /DistBackendError|DistNetworkError|DistStoreError|Rendezvous|CalledProcessError|ProcessRaisedException|ProcessExitedException|BrokenPipeError|Connection closed by peer|Connection reset by peer|ncclRemoteError|remote process exited|Watchdog caught collective/
+    return text ~ /DistBackendError|DistNetworkError|DistStoreError|Rendezvous|CalledProcessError|ProcessRaisedException|ProcessExitedException|BrokenPipeError|Connection closed by peer|Connection reset by peer|ncclRemoteError|remote process exited|Watchdog caught collective|HorovodInternalError|NCCL communicator was aborted|monitoredBarrier/
 }
-function first_exception(    n) { # where no rank is known to have failed first
-    for (n = 1; n <= kept; n++) if (place_of[order[n]] == n && !is_victim(exception(order[n]))) return exception(order[n])
-    for (n = 1; n <= kept; n++) if (place_of[order[n]] == n) return exception(order[n])
-    return ""
+function find_exception(preferred,    n, key, best) { # into found_of and found: where no rank is known to have failed first
+    found_of = found = ""
+    best = 8
+    for (n = 1; n <= kept; n++) {
+        if (place_of[order[n]] != n) continue
+        key = 4 * (order[n] in went_on) + 2 * is_victim(exception(order[n])) + (order[n] != preferred)
+        if (key < best) { best = key; found_of = order[n]; found = exception(order[n]) }
+    }
+}
+function find_said(    n, first) { # the exception of whoever names no rank
+    first = ""
+    for (n = 1; n <= kept; n++) {
+        if (place_of[order[n]] != n || (order[n] != "" && order[n] !~ /:$/)) continue
+        if (!is_victim(exception(order[n]))) return exception(order[n])
+        if (first == "") first = exception(order[n])
+    }
+    return first
+}
+function is_of_a_program(text) { # it says only that a program or a worker which was started has failed
+    return text ~ /^[A-Za-z_.]*CalledProcessError/ || text ~ /^[A-Za-z_.]+: Caught [A-Za-z_.]+ in (DataLoader worker|replica|pin memory)/
+}
+function is_told(text) { return text ~ /KeyboardInterrupt|SystemExit|SignalException|Interrupt/ } # to end, and ended of that
+function end_by(word) { # the step was ended from outside: of what a rank had failed before is kept
+    if (told == "") {
+        find_exception("\001")
+        before_end = ((found_of in went_on) || is_told(found)) ? "" : found
+    }
+    told = word
+}
+function end_task(number, where, status,    by_itself, by_srun, again) { # a task that Slurm was ending has not failed
+    if (task != "" || others_are_ended) return
+    by_itself = status != 143 && status != 137
+    by_srun = told == "CANCELLED" && is_of_a_step && before_end != ""
+    again = (told == "PREEMPTED" || told == "NODE_FAIL") && after_end != "" && !(after_end_of in went_on) && status < 128
+    if (told != "" && !(by_itself && (by_srun || again))) return
+    if (again) {
+        split("", why); split("", at); split("", order); split("", place_of)
+        why[after_end_of] = after_end
+        order[1] = after_end_of; place_of[after_end_of] = kept = 1
+    }
+    told = ""
+    task = number; on = where; code = status
+    task_words = ((number ":") in last_of_rank) ? last_of_rank[number ":"] : last_of_rank[""]
+}
+function form_of(text) { gsub(/[0-9]+/, "0", text); return text }
+function learn_label(    n, before, form) { # what stands before the head of a traceback, and again before its frames
+    if (n = index($0, "Traceback (most recent call last):")) {
+        before = substr($0, 1, n - 1)
+        pending = (length(before) >= 2 && length(before) <= 160 && before ~ /^[]A-Za-z0-9 _.,:;\/|()<>=@#+*[{}-]+$/) ? form_of(before) : ""
+    } else if (pending != "" && (n = index($0, "  File \""))) {
+        form = form_of(substr($0, 1, n - 1))
+        if (form != pending || form !~ /[A-Za-z0-9]/ || others >= 20 || (form in known_other)) return
+        known_other[form] = 1
+        gsub(/[^A-Za-z0-9 ]/, "[&]", form)
+        gsub(/0/, "[0-9]+", form)
+        OTHER[++others] = "^" form
+    }
+}
+function name_in(label,    text) { # who is named in it: what is a time, and what stands before it, tells no speakers apart
+    text = label
+    while (match(text, /[0-9]+([-\/:.,T][0-9]+)+Z?/)) text = substr(text, RSTART + RLENGTH)
+    sub(/^[] )|:]+/, "", text)
+    sub(/[ :|]+$/, "", text)
+    return text
 }
 function take_label(    n, text) { # whose the line is, as others have put it in front; hpcstack/launch/log_lines.py
     for (n = 1; n <= LABELS; n++) {
@@ -20,14 +80,17 @@ function take_label(    n, text) { # whose the line is, as others have put it in
         text = substr($0, 1, RLENGTH)
         $0 = substr($0, RLENGTH + 1)
         if (KIND[n] == "rank") { sub(/[^0-9]+$/, "", text); sub(/.*[^0-9]/, "", text); of = text }
+        if (KIND[n] == "task") { gsub(/ /, "", text); of = text }
         if (KIND[n] == "own") { sub(/[ :]+$/, "", text); of = text }
         return 1
     }
-    if ($0 ~ /^[A-Za-z0-9][A-Za-z0-9_.-]*: Traceback [(]most recent call last[)]:/) hosts[substr($0, 1, index($0, ": ") - 1)] = 1
-    n = index($0, ": ")
-    if (n > 1 && (substr($0, 1, n - 1) in hosts)) {
-        of = substr($0, 1, n - 1)
-        $0 = substr($0, n + 2)
+    learn_label()
+    for (n = 1; n <= others; n++) {
+        if (!match($0, OTHER[n])) continue
+        text = substr($0, 1, RLENGTH)
+        $0 = substr($0, RLENGTH + 1)
+        text = name_in(text)
+        if (text != "") of = text
         return 1
     }
     return 0
@@ -36,12 +99,13 @@ function forget() { # all but the labels: the job starts again, and writes into 
     rank = host = task = told = silent = starts = pyxis = aborted = said_then = last_words = ""
     out_of_memory = others_are_ended = ended = last = first = kept = 0
     split("", why); split("", at); split("", place); split("", own); split("", open); split("", inside)
-    left = ""
+    left = is_wrong = killed = before_end = after_end = after_end_of = is_of_a_step = task_words = at_root = ""
+    split("", reports); split("", just)
     split("", groups); split("", harmless); split("", went_on); split("", wrong); split("", last_of_rank); split("", order); split("", place_of)
 }
 function exception(rank) { return rank in why ? why[rank] (rank in at ? " (" at[rank] ")" : "") : "" }
 function reason() { # of what the rank that failed first has failed, as far as it has said so
-    if (rank in why) return exception(rank)
+    if ((rank in why) && !((rank in went_on) && ended > 128)) return exception(rank)
     if (aborted != "") return aborted
     if (ended == 137 && out_of_memory) return "killed by SIGKILL: " MEANING["OUT_OF_MEMORY"]
     if (ended > 128) return signal(ended - 128)
@@ -50,6 +114,7 @@ function reason() { # of what the rank that failed first has failed, as far as i
     if (ended == 1 && starts ~ /python[0-9.]*: (No module named|Error while finding module specification)/) return starts
     return ""
 }
+function killed_by_memory() { return "killed by SIGKILL: " MEANING["OUT_OF_MEMORY"] }
 function signal(number) { return number in NAMES ? "killed by SIG" NAMES[number] : "killed by signal " number }
 function last_of(text, word,    place, off) {
     place = 0
@@ -60,7 +125,10 @@ BEGIN {
     BEGINS[1] = "hpcstack: rank "; BEGINS[2] = "srun: error: "; BEGINS[3] = "slurmstepd"
     BEGINS[4] = "Traceback (most recent call last):"; BEGINS[5] = "hpcstack: nothing was"
     BEGINS[6] = "error: *** STEP "; BEGINS[7] = "error: *** JOB "; BEGINS[8] = "error: Detected "
-    BEGINS[9] = "error: pyxis: "; BEGINS[10] = "error: spank: pyxis: "
+    BEGINS[9] = "error: pyxis: "; BEGINS[10] = "error: spank: pyxis: "; BEGINS[11] = "error: Step "; BEGINS[12] = "error: Exceeded "
+    split("Illegal instruction|Aborted|Bus error|Floating point exception|Killed|Segmentation fault|Terminated|Out Of Memory", WORDS, "|")
+    split("4 6 7 8 9 11 15 9", NUMBERS, " ")
+    for (n in WORDS) SIGNALS[WORDS[n]] = NUMBERS[n]
     split("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM", NAMES, " ")
     forget()
     # LABELS
@@ -79,6 +147,12 @@ BEGIN {
     else if (/^ +[|]/) sub(/^ +[|] ?/, "")
     else delete groups[of]
 }
+/^ +traceback : Traceback [(]most recent call last[)]:/ { reports[of] = 1; is_head = 1 }
+(of in reports) && !is_head { # what @record has reported stands two blanks further in
+    if (/^  /) $0 = substr($0, 3)
+    else delete reports[of]
+}
+{ is_head = 0 }
 { # a progress bar may stand before what is said
     from = 0
     for (n in BEGINS) {
@@ -87,14 +161,14 @@ BEGIN {
     }
     if (from > 1) $0 = substr($0, from)
 }
-/^hpcstack: start [0-9]+ of job / || /^((slurmstepd|srun)[^ ]*: |\[[^]]+\] )?error: \*\*\* (STEP|JOB) .* DUE TO JOB REQUEUE/ { forget(); next }
+/^hpcstack: start [0-9]+ of job / || /^((slurmstepd|srun)[^ ]*: |\[[^]]+\] )?error: \*\*\* (STEP|JOB) .* DUE TO JOB REQUEUE/ || /Worker group FAILED\. [0-9]+\/[0-9]+ attempts left; will restart worker group/ { forget(); next }
 /^hpcstack: rank [0-9]+ on [^ ]+ ended with [0-9]+ \[[0-9]+ [0-9]+(\.[0-9]+)?\.?N?\]$/ {
     if (told != "") next
     again = substr($9, 2) + 0
     moment = $10 + 0
     if (host == "" || again > last || (again == last && moment < first)) {
         rank = $3; host = $5; ended = $8; last = again; first = moment
-        said_then = exception("") # what comes later is an echo
+        said_then = find_said() # what comes later is an echo
         if (said_then == "" && ended == 2) said_then = (rank in wrong) ? wrong[rank] : wrong[""]
         last_words = (rank in last_of_rank) ? last_of_rank[rank] : last_of_rank[""]
     }
@@ -105,21 +179,39 @@ BEGIN {
     next
 }
 /^srun: error: [^ ]+: tasks? [0-9,-]+: Exited with exit code [0-9]+$/ {
-    if (task == "" && told == "" && !others_are_ended) { task = $5; sub(/:$/, "", task); sub(/[,-].*/, "", task); on = $3; sub(/:$/, "", on); code = $NF }
+    number = $5; sub(/:$/, "", number); sub(/[,-].*/, "", number)
+    where = $3; sub(/:$/, "", where)
+    end_task(number, where, $NF)
     next
+}
+/^srun: error: [^ ]+: tasks? [0-9,-]+: [A-Z][A-Za-z \/]+( \(core dumped\))?$/ {
+    word = $0
+    sub(/^srun: error: [^ ]+: tasks? [0-9,-]+: /, "", word)
+    sub(/ \(core dumped\)$/, "", word)
+    if (word in SIGNALS) {
+        number = $5; sub(/:$/, "", number); sub(/[,-].*/, "", number)
+        where = $3; sub(/:$/, "", where)
+        had = task
+        end_task(number, where, 128 + SIGNALS[word])
+        if (had == "" && task != "" && word == "Out Of Memory") out_of_memory = 1
+        next
+    }
 }
 # Slurm's messages begin in several ways: hpcstack/slurm/step_messages.py
 /^((slurmstepd|srun)[^ ]*: .*|error: \*\*\* (STEP|JOB) .*) CANCELLED AT / {
     cause = substr($0, last_of($0, " CANCELLED AT "))
     if (cause ~ /DUE TO TASK FAILURE/) others_are_ended = 1 # one task has failed, and Slurm ends the others
-    else if (cause ~ /DUE TO TIME LIMIT/) told = "TIMEOUT"
-    else if (cause ~ /DUE TO PREEMPTION/) told = "PREEMPTED"
-    else if (cause ~ /DUE TO NODE FAILURE/) told = "NODE_FAIL"
-    else if (told == "") told = "CANCELLED"
+    else {
+        if (cause ~ /DUE TO TIME LIMIT/) end_by("TIMEOUT")
+        else if (cause ~ /DUE TO PREEMPTION/) end_by("PREEMPTED")
+        else if (cause ~ /DUE TO NODE FAILURE/) end_by("NODE_FAIL")
+        else end_by(told == "" ? "CANCELLED" : told)
+        is_of_a_step = /\*\*\* STEP /
+    }
     next
 }
-/^hpcstack: nothing was written for [0-9]+ s: / { silent = $6; if (told == "") told = "FAILED"; next }
-/^srun: error: Node failure on / { told = "NODE_FAIL"; next }
+/^hpcstack: nothing was written for [0-9]+ s: / { silent = $6; end_by(told == "" ? "FAILED" : told); next }
+/^srun: error: Node failure on / { end_by("NODE_FAIL"); next }
 /^((slurmstepd|srun)[^ ]*: |\[[^]]+\] )?error: (spank: )?pyxis: / {
     where = $0
     sub(/^((slurmstepd|srun)[^ ]*: |\[[^]]+\] )?error: (spank: )?pyxis: +/, "", where)
@@ -127,7 +219,13 @@ BEGIN {
         pyxis = substr(where, 1, 300)
     next
 }
-/^((slurmstepd|srun)[^ ]*: |\[[^]]+\] )?error: Detected [0-9]+ oom[-_]kill events? in / { out_of_memory = 1; next }
+/^((slurmstepd|srun)[^ ]*: |\[[^]]+\] )?error: (Detected [0-9]+ oom[-_]kill events? in |(.* e|E)xceeded .*memory limit)/ { out_of_memory = 1; next }
+/^[^ \t]+: line [0-9]+: +[0-9]+ (Illegal instruction|Aborted|Bus error|Killed|Floating point exception|Segmentation fault) / {
+    word = $0
+    sub(/^[^ \t]+: line [0-9]+: +[0-9]+ /, "", word)
+    for (n in SIGNALS) if (index(word, n " ") == 1 && killed == "" && told == "") killed = signal(SIGNALS[n])
+    next
+}
 starts == "" && host == "" && (/^[^ \t]*python[0-9.]*: (can.t open file|No module named|Error while finding module specification)/ || /^(env|setsid|setpriv|[^ \t]*sh): .*(Permission denied|No such file or directory|not found|Exec format error)$/) {
     starts = substr($0, 1, 300)
     next
@@ -136,6 +234,7 @@ aborted == "" && host == "" && (/^MPI_ABORT was invoked on rank [0-9]+ / || /^Ab
     aborted = substr($0, 1, 300)
     next
 }
+{ is_beside_one = (of in just); delete just[of] }
 /^(--- Logging error ---$|Exception ignored in)/ { harmless[of] = 1; delete inside[of]; next }
 /^Traceback \(most recent call last\):/ || /^[^ -~]+ ?Traceback \(most recent call last\) ?[^ -~]+/ { # of Python, or in a box of Rich
     delete inside[of]; open[of] = 1; delete place[of]; delete own[of]
@@ -168,8 +267,11 @@ aborted == "" && host == "" && (/^MPI_ABORT was invoked on rank [0-9]+ / || /^Ab
     as_it_ended = (of in why) && why[of] ~ /^KeyboardInterrupt/ && $0 !~ /^KeyboardInterrupt/
     was_caught = (of in went_on) && host == "" && !is_victim($0)
     of_group = (of in groups) && (of in why) && (why[of] ~ /^[A-Za-z_.]*ExceptionGroup: / || is_victim(why[of]))
-    says_for_what = (of in why) && why[of] ~ /^[A-Za-z_.]*CalledProcessError/ && $0 !~ /^[A-Za-z_.]*CalledProcessError/
-    if (((of in open) || (of in groups)) && (!(of in why) || as_it_ended || was_caught || of_group || says_for_what) && !(of in harmless) && $0 !~ /ChildFailedError/) {
+    says_for_what = (of in why) && is_of_a_program(why[of]) && !is_of_a_program($0)
+    gives_way = (of in why) && (of == "" || of ~ /:$/) && is_victim(exception(of)) && !is_victim($0) && !is_told($0)
+    is_the_root = at_root && (of in reports)
+    is_new = !(of in why) || as_it_ended || was_caught || of_group || says_for_what || gives_way || is_the_root
+    if (((of in open) || (of in groups) || (is_beside_one && gives_way)) && is_new && !(of in harmless) && $0 !~ /ChildFailedError/) {
         why[of] = substr($0, 1, 300)
         order[++kept] = of
         place_of[of] = kept
@@ -177,17 +279,21 @@ aborted == "" && host == "" && (/^MPI_ABORT was invoked on rank [0-9]+ / || /^Ab
         delete went_on[of]
         if (of in own) at[of] = own[of]
         else if (of in place) at[of] = place[of]
+        if (told != "" && !is_victim($0) && !is_told($0)) { after_end = exception(of); after_end_of = of }
     }
     if (/^[A-Za-z_.]*ExceptionGroup: /) groups[of] = 1
     delete open[of]
     delete harmless[of]
     delete inside[of]
+    just[of] = 1
     next
 }
 { delete inside[of] }
-(of in why) && !/^($|[ *]|During handling of the above exception|The above exception was the direct cause)|^\[?[WEF][0-9][0-9][0-9][0-9]|WARN|Warning|ERROR|^Exception in thread|^terminate called|^wandb: / { went_on[of] = 1 }
-/^([^ \t]+: )?[Ee]rror: ./ { wrong[of] = substr($0, 1, 300); next }
-host == "" && !/^\[?[WIED][0-9][0-9][0-9][0-9]|WARN|Warning|INFO|DEBUG|NOTE|%\||it\/s|^(\*|hpcstack:|srun:|salloc:|slurmstepd|\[[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[^]]*\] error: )|^[-=*# ]*$/ { last_of_rank[of] = substr($0, 1, 300) }
+(of in why) && !/^($|[ *=-]|During handling of the above exception|The above exception was the direct cause)|^\[?[WEF][0-9][0-9][0-9][0-9]|WARN|Warning|ERROR|^Exception in thread|^terminate called|^wandb: / { went_on[of] = 1 }
+/^Root Cause \(first observed failure\):/ { at_root = 1; next }
+/^[Uu]sage: / || / failed \(exitcode: 2\) local_rank: / { is_wrong = 1; next }
+/^([^ \t]+: )?[Ee]rror: ./ { wrong[of] = substr($0, 1, 300); if (of ~ /:$/) wrong[""] = wrong[of]; next }
+host == "" && !/^\[?[WIED][0-9][0-9][0-9][0-9]|WARN|Warning|INFO|DEBUG|NOTE|%\||it\/s|^(\*|hpcstack:|srun:|salloc:|slurmstepd|\[[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[^]]*\] error: )|^[-=*# ]*$/ { last_of_rank[of] = substr($0, 1, 300); if (of ~ /:$/) last_of_rank[""] = last_of_rank[of] }
 END {
     said = ""
     word = "FAILED"
@@ -206,19 +312,39 @@ END {
         said = before "rank " rank " on " host " failed" (before == "" ? " first" : "") said
     } else if (task != "" && status != 125 && !ended_by_slurm()) {
         status = code
-        said = first_exception()
+        who = "task " task " on " on
+        find_exception(task ":")
+        # srun names them in the order in which it hears of them
+        if (found_of ~ /:$/ && found_of != task ":") who = "task " substr(found_of, 1, length(found_of) - 1)
+        said = (found_of in went_on) ? "" : found
         if (said == "") said = aborted
         if (said == "") said = pyxis
-        said = "task " task " on " on " failed first" (said == "" ? "" : ": " said)
+        if (said == "" && code > 128) said = (code == 137 && out_of_memory) ? killed_by_memory() : signal(code - 128)
+        if (said == "" && code == 2) said = ((task ":") in wrong) ? wrong[task ":"] : wrong[""]
+        if (said == "") said = found
+        if (said == killed_by_memory()) word = "OUT_OF_MEMORY"
+        if (said != "") said = ": " said
+        else if (task_words != "") said = "; the last line before: " task_words
+        said = who " failed first" said
     } else if (aborted != "") {
         said = aborted # Slurm cancels the step of it
+    } else if (told == "CANCELLED" && out_of_memory) {
+        word = "OUT_OF_MEMORY"
+        said = MEANING[word]
+        status = 137
     } else if (told != "") {
         word = told
         said = (told == "FAILED") ? "nothing was written for " silent " s" : MEANING[told]
         if (told == "CANCELLED" || told == "TIMEOUT" || told == "PREEMPTED") status = 143
     } else {
-        said = first_exception()
+        find_exception("\001")
+        said = uncaught = (found_of in went_on) ? "" : found
+        if (killed != "" && out_of_memory) killed = killed_by_memory()
+        if (killed == killed_by_memory() && uncaught == "") word = "OUT_OF_MEMORY"
         if (said == "") said = pyxis
+        if (said == "") said = killed
+        if (said == "" && is_wrong) said = wrong[""]
+        if (said == "") said = found
         if (said == "") said = "it failed"
     }
     printf "hpcstack: %s; exit %s\n", said, status

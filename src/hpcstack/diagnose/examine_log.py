@@ -44,7 +44,7 @@ SHAPES = 100_000  # that are remembered
 DIGITS = bytes.maketrans(b"123456789", b"000000000")
 LETTERS = bytes(byte if chr(byte).isalpha() and byte < 128 else 32 for byte in range(256))
 # One of them is in each line that says that a job starts again
-MAY_START = (b"hpcstack: start ", b"DUE TO JOB REQUEUE")
+MAY_START = (b"hpcstack: start ", b"DUE TO JOB REQUEUE", b"will restart worker group")
 # Lines that pip prints when it builds something
 OF_PIP = re.compile(
     r"^\s*(?:Collecting \S|Building wheel|Preparing metadata|Getting requirements to build"
@@ -249,8 +249,8 @@ class _LogReader:
     def _learn(self, first: dict[bytes, int]) -> None:
         """Find out what shapes may say of which the FIRST lines, by their index, are in this block."""
         signatures = _find_signatures(list(first))
-        # A host that is named here is a label of the lines behind it, and not of those before.
-        labels = Labels(set(self.failure.labels.hosts))
+        # A label that is learnt here is one of the lines behind it, and not of those before.
+        labels = self.failure.labels.copy()
         for shape, index in sorted(first.items(), key=lambda item: item[1]):
             line = self.lines[index].decode("utf-8", "replace")
             # A label is ASCII, so that its places are the same in bytes.
@@ -323,12 +323,12 @@ class _LogReader:
         """Let the failure have LINE, which is that at INDEX, and what came before it."""
         self._feed_last()
         before = self.failure.line
-        hosts = len(self.failure.labels.hosts)
+        labels = len(self.failure.labels.others)
         self.failure.feed(line)
         if self.failure.line not in ("", before):
             self.rank_ends = self._number(index)
-        if len(self.failure.labels.hosts) != hosts:
-            self._forget_shapes()  # a host's name, which was known for none, is a label from here on
+        if len(self.failure.labels.others) != labels:
+            self._forget_shapes()  # what was known for none is a label from here on
 
     def _keep_answer(self, line: str) -> None:
         """Keep LINE if it is of what the ranks answer to the watchdog."""

@@ -250,6 +250,12 @@ def _explain_end_from_outside(reading: LogReading, part: JobPart, *, every: bool
     said = part.describe()
     if failure.host and reading.rank_ends < reading.step_ends:
         said = f"{said}; before that {failure.first}"
+    elif failure.task and not part.job:
+        said = failure.first
+    elif failure.uncaught:
+        said = f"{said}; before that {failure.uncaught}"
+    elif failure.failed_again:
+        said = f"{said}; after that {failure.failed_again}"
     # What a program writes while it is being ended explains nothing.
     causes = reading.list_causes()
     shown = [
@@ -274,6 +280,8 @@ def _explain_failure(reading: LogReading, part: JobPart, *, every: bool) -> Expl
     """Explain PART, which has failed by itself, or of which nobody knows how it ended."""
     failure = reading.failure
     said = failure.first
+    if failure.is_caught:
+        said = f"{said}; its program wrote more after it"
     page = PAGES_OF_STATES.get(failure.read_state(1).word, "")
     is_hang = failure.ended_by is EndedBy.WATCHDOG
     if is_hang:

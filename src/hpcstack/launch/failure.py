@@ -23,8 +23,25 @@ RANK = re.compile(r"hpcstack: rank (\d+) on (\S+) ended with (\d+) \[(\d+) (\d+(
 # What a rank says that fails while another one of its node is gone, which has not failed
 LEFT = re.compile(r"hpcstack: rank (\d+) on (\S+) had left before \[(\d+) (\d+(?:\.\d+)?)\.?N?\]")
 LEFT_S = 0.4  # a rank that has failed stays for longer: until then it has not left
+# How srun says what a task ended of: a status, a signal in the words of strsignal(3), or Slurm's own
 TASK = re.compile(
-    r"srun: error: (\S{1,256}): tasks? (\d{1,9})[\d,-]{0,2000}: Exited with exit code (\d{1,9})"
+    r"srun: error: (\S{1,256}): tasks? (\d{1,9})[\d,-]{0,2000}: "
+    r"(?:Exited with exit code (\d{1,9})|([A-Z][A-Za-z /]{2,40})(?: \(core dumped\))?)"
+)
+SIGNALS = {
+    "Illegal instruction": 4,
+    "Aborted": 6,
+    "Bus error": 7,
+    "Floating point exception": 8,
+    "Killed": 9,
+    "Segmentation fault": 11,
+    "Terminated": 15,
+    "Out Of Memory": 9,
+}
+# How a shell says which signal a program that it ran has ended of
+SHELL = re.compile(
+    r"\S{1,400}: line \d{1,9}: +\d{1,9} (Illegal instruction|Aborted|Bus error|Killed"
+    r"|Floating point exception|Segmentation fault) .*"
 )
 CANCELLED = re.compile(
     rf"(?:(?:slurmstepd|srun)[^ ]{{0,200}}: |{SPEAKER}{ENDED}).{{0,400}} CANCELLED AT (.*)"
@@ -40,6 +57,8 @@ BEGIN = (
     "error: *** STEP ",
     "error: *** JOB ",
     "error: Detected ",
+    "error: Step ",
+    "error: Exceeded ",
     "error: pyxis: ",
     "error: spank: pyxis: ",
     "Traceback (most recent call last):",
@@ -64,7 +83,9 @@ WRONG_OPTIONS = 2
 # What Open MPI and MPICH print of a call of MPI_Abort
 MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank \d+ .*|Abort\(-?\d+\) on node \d+ .*")
 # What Slurm prints of a task that was killed at its memory limit
-OOM_KILL = re.compile(rf"{SPEAKER}error: Detected \d+ oom[-_]kill events? in .*")
+OOM_KILL = re.compile(
+    rf"{SPEAKER}error: (?:Detected \d+ oom[-_]kill events? in |(?:.{{0,200}} e|E)xceeded .{{0,40}}memory limit).*"
+)
 TERMINATED, KILLED = 143, 137  # exit statuses after SIGTERM and SIGKILL
 OUT_OF_MEMORY = f"killed by SIGKILL: {MEANINGS['OUT_OF_MEMORY']}"
 # Lines that are no reason for a failure: log lines below an error, progress bars, rules, messages
@@ -84,6 +105,13 @@ PYXIS_ECHOES = (
 )
 # A frame of Python's. faulthandler's, which writes the innermost first, has no comma before `in`.
 FILE = re.compile(r'  File "([^"]+)", line (\d+)(?:, in |$)')
+# The report of torch's @record in elastic's summary: a whole traceback, two blanks further in
+REPORT = re.compile(r" +traceback : Traceback [(]most recent call last[)]:")
+REPORTED_FILE = re.compile("  " + FILE.pattern)
+ROOT_CAUSE = "Root Cause (first observed failure):"
+# What elastic says of a worker that did not understand its options, and programs of how to use them
+WRONG_WORKER = re.compile(r".{0,200} failed \(exitcode: 2\) local_rank: ")
+USAGE = re.compile(r"[Uu]sage: ")
 # Rich draws a box around a traceback: its frames, and whatever else is in it
 BOX_BEGINS = re.compile(r"[^ -~]+ ?Traceback \(most recent call last\) ?[^ -~]+")
 BOX_FRAME = re.compile(r"[^ -~]+ (/[^ :]+):(\d+) in ")
@@ -119,12 +147,18 @@ VICTIM = re.compile(
     r"DistBackendError|DistNetworkError|DistStoreError|Rendezvous|CalledProcessError"
     r"|ProcessRaisedException|ProcessExitedException|BrokenPipeError|Connection closed by peer"
     r"|Connection reset by peer|ncclRemoteError|remote process exited|Watchdog caught collective"
+    r"|HorovodInternalError|NCCL communicator was aborted|monitoredBarrier"
 )
-# What says only that a program which was started has failed: of a chain, what follows says for what
-OF_A_PROGRAM = re.compile(r"[A-Za-z_.]*CalledProcessError")
+# What ends a program that was told to end
+TOLD = re.compile(r"KeyboardInterrupt|SystemExit|SignalException|Interrupt")
+# What says only that a program or a worker which was started has failed: what follows says of what
+OF_A_PROGRAM = re.compile(
+    r"[A-Za-z_.]*CalledProcessError|[A-Za-z_.]+: Caught [A-Za-z_.]+ in (DataLoader worker|replica|pin memory)"
+)
 # A job that is put back into the queue writes into the same log: only its last start counts.
 STARTED_AGAIN = re.compile(
     rf"hpcstack: start \d+ of job |{SPEAKER}{ENDED}.{{0,200}} DUE TO JOB REQUEUE"
+    r"|.{0,200}Worker group FAILED\. \d+/\d+ attempts left; will restart worker group"
 )
 # How lines begin that tell of an end wherever they stand
 TELLING = re.compile(
@@ -141,8 +175,13 @@ TELLING = re.compile(
             BOX_BEGINS,
             BOX_FRAME,
             FILE,
+            REPORTED_FILE,
             EXCEPTION,
             WRONG_OPTION,
+            WRONG_WORKER,
+            USAGE,
+            SHELL,
+            re.compile(re.escape(ROOT_CAUSE)),
             MARGIN,
             RULE,
         )
@@ -163,6 +202,8 @@ class EndedBy(enum.Enum):
 
 # Where Slurm ends a step itself, its status is 143, whatever statuses the ranks ended with.
 BY_SLURM = (EndedBy.CANCEL, EndedBy.TIME_LIMIT, EndedBy.PREEMPTION)
+# After these a job is put back into the queue, and writes into the same log.
+OF_A_REQUEUE = (EndedBy.PREEMPTION, EndedBy.NODE_FAILURE)
 # By how Slurm ended a step: the exit statuses that it gives to the tasks.
 STATUSES = {
     EndedBy.CANCEL: (TERMINATED,),
@@ -186,6 +227,7 @@ class Failure:
     moment: tuple[int, float] = (-1, 0.0)  # how often it had been started again, and the second
     line: str = ""  # the line that says so
     task: tuple[str, str, int] | None = None  # the first task that srun names: task, host, status
+    task_words: str = ""  # the last words of the task when srun named it
     ended_by: EndedBy | None = None
     silent_s: int = 0  # with EndedBy.WATCHDOG: for how long nothing had been written
     # Tracebacks
@@ -194,13 +236,23 @@ class Failure:
     place: dict[str, str] = field(default_factory=dict)  # the innermost frame
     own: dict[str, str] = field(default_factory=dict)  # the innermost frame outside of libraries
     why: dict[str, str] = field(default_factory=dict)  # the exception, with the place
+    just: set[str] = field(default_factory=set)  # ranks whose last line was an exception
     harmless: set[str] = field(default_factory=set)  # ranks in a traceback that ends nothing
     went_on: set[str] = field(default_factory=set)  # ranks that wrote something after an exception
     groups: set[str] = field(default_factory=set)  # ranks in the tree of an exception group
+    reports: set[str] = field(default_factory=set)  # ranks in a report of @record's
+    at_root: bool = False  # elastic's summary has come to the root cause
+    # Around the end from outside: exceptions of ranks that had not gone on, and were told nothing
+    before_end: str = ""
+    after_end: str = ""
+    after_end_of: str = ""  # whose that is
+    is_of_a_step: bool = False  # Slurm ended a step, and not the job
     labels: Labels = field(default_factory=Labels)
     # Other reasons
     said: str = ""  # what was said without a rank when the first one ended; the rest are echoes
     wrong: dict[str, str] = field(default_factory=dict)  # what a program said of its options
+    is_wrong: bool = False  # somebody has ended of that
+    killed: str = ""  # of which signal a shell says that its program has ended
     aborted: str = ""  # what MPI_Abort said
     last: dict[str, str] = field(default_factory=dict)  # the last line that may be a reason
     last_words: str = ""  # that of the rank that failed first
@@ -214,9 +266,7 @@ class Failure:
     def feed(self, line: str) -> None:
         """Read one LINE of the step's standard error, without its newline."""
         rank, line = self.labels.split(line)
-        if rank in self.open or rank in self.groups:
-            line = self._strip_margin(rank, line)
-        line = find_message(line)
+        line = find_message(self._strip(rank, line))
         if STARTED_AGAIN.match(line):
             self._forget()
         elif found := RANK.fullmatch(line):
@@ -240,29 +290,63 @@ class Failure:
         vars(self).update(vars(fresh))
 
     def _read_word_of_slurm(self, line: str) -> bool:
-        """Read LINE if Slurm, Pyxis or the watchdog says it. Return whether one of them does."""
-        if found := TASK.fullmatch(line):
-            # A task that ends after the step, or the others of it, were ended has not failed.
-            if not self.task and not self.ended_by and not self.others_are_ended:
-                self.task = found[2], found[1], int(found[3])
+        """Read LINE if Slurm, Pyxis, a shell or the watchdog says it. Return whether one of them does."""
+        found = TASK.fullmatch(line)
+        if found and (found[3] or found[4] in SIGNALS):
+            self._read_end_of_task(found)
         elif found := CANCELLED.match(line):
             if OF_A_TASK in found[1]:
                 self.others_are_ended = True
             else:
-                self.ended_by = _find_cause(found[1]) or self.ended_by or EndedBy.CANCEL
+                self._end(_find_cause(found[1]) or self.ended_by or EndedBy.CANCEL)
+                self.is_of_a_step = "*** STEP " in line
         elif found := HANGS.match(line):
             self.silent_s = int(found[1])
-            self.ended_by = self.ended_by or EndedBy.WATCHDOG
+            self._end(self.ended_by or EndedBy.WATCHDOG)
         elif line.startswith("srun: error: Node failure on "):
-            self.ended_by = EndedBy.NODE_FAILURE
+            self._end(EndedBy.NODE_FAILURE)
         elif found := PYXIS.match(line):
             if not self.pyxis and not found[1].startswith(PYXIS_ECHOES):
                 self.pyxis = found[1][:300]
         elif OOM_KILL.fullmatch(line):
             self.out_of_memory = True
+        elif found := SHELL.match(line):
+            if not self.killed and not self.ended_by:
+                self.killed = _describe_signal(SIGNALS[found[1]])
         else:
             return False
         return True
+
+    def _end(self, ended_by: EndedBy) -> None:
+        """Keep that the step was ended from outside, and of what a rank had failed before."""
+        if not self.ended_by:
+            speaker, said = self._find_exception()
+            self.before_end = "" if speaker in self.went_on or TOLD.search(said) else said
+        self.ended_by = ended_by
+
+    def _read_end_of_task(self, found: re.Match[str]) -> None:
+        """Keep the end FOUND if its task failed first.
+
+        A task that ends after the step, or the others of it, were ended has not failed. But srun, which
+        ends a step of which a task has failed, may say so before it says which one. And a job that was
+        put back into the queue writes into the same log.
+        """
+        if self.task or self.others_are_ended:
+            return
+        status = int(found[3]) if found[3] else 128 + SIGNALS[found[4]]
+        by_itself = status not in (TERMINATED, KILLED)
+        by_srun = self.ended_by is EndedBy.CANCEL and self.is_of_a_step and self.before_end
+        has_failed_since = self.after_end and self.after_end_of not in self.went_on
+        has_started_again = self.ended_by in OF_A_REQUEUE and has_failed_since and status < 128
+        if self.ended_by and not (by_itself and (by_srun or has_started_again)):
+            return
+        if has_started_again:
+            self.why = {self.after_end_of: self.after_end}
+        self.ended_by = None
+        self.task = found[2], found[1], status
+        self.task_words = self.last.get(f"{found[2]}:") or self.last.get("", "")
+        if found[4] == "Out Of Memory":
+            self.out_of_memory = True
 
     def _read_end_of_rank(self, found: re.Match[str]) -> None:
         """Keep the end FOUND if its rank failed first.
@@ -282,13 +366,21 @@ class Failure:
         self.ended = int(found[3])
         self.moment = again, moment
         self.line = found[0]
-        self.said = self.why.get("", "")
+        self.said = self._find_said()
         if not self.said and self.ended == WRONG_OPTIONS:
             self.said = self.wrong.get(self.rank) or self.wrong.get("", "")
         self.last_words = self.last.get(self.rank) or self.last.get("", "")
 
+    def _find_said(self) -> str:
+        """Return the exception of whoever names no rank; of several, one that no other was the cause of."""
+        found = [said for name, said in self.why.items() if not name or name.endswith(":")]
+        own = (said for said in found if not VICTIM.search(said))
+        return next(own, "") or next(iter(found), "")
+
     def _read_traceback(self, rank: str, line: str) -> None:
         """Read LINE of RANK: a part of a traceback, or any other line, which may be a reason."""
+        is_beside_one = rank in self.just
+        self.just.discard(rank)
         if HARMLESS.match(line):
             self.harmless.add(rank)
             self.inside.discard(rank)
@@ -300,8 +392,9 @@ class Failure:
         elif self._read_inside(rank, line):
             return
         elif EXCEPTION.match(line) or (rank in self.inside and ANY_EXCEPTION.match(line)):
-            self._read_exception(rank, line)
+            self._read_exception(rank, line, is_beside_one=is_beside_one)
             self.inside.discard(rank)
+            self.just.add(rank)
         else:
             self._read_other(rank, line)
             self.inside.discard(rank)
@@ -323,8 +416,11 @@ class Failure:
         # A line of source, the marks below it, the rest of a box, or another one's log line
         return line.startswith(" ") or bool(BOX.match(line)) or bool(LOG_LINE.match(line))
 
-    def _read_exception(self, rank: str, line: str) -> None:
-        """Keep the exception in LINE, with its place, if it is what RANK has ended of."""
+    def _read_exception(self, rank: str, line: str, *, is_beside_one: bool) -> None:
+        """Keep the exception in LINE, with its place, if it is what RANK has ended of.
+
+        It may stand right beside another one: two ranks without labels write their tracebacks at once.
+        """
         # ChildFailedError is torchrun's report of a rank that failed, and no reason itself.
         harmless = rank in self.harmless or "ChildFailedError" in line
         known = self.why.get(rank, "")
@@ -336,16 +432,35 @@ class Failure:
         is_in_group = rank in self.groups
         is_of_group = is_in_group and bool(GROUP.match(known) or VICTIM.search(known))
         says_for_what = bool(OF_A_PROGRAM.match(known)) and not OF_A_PROGRAM.match(line)
+        # Of several ranks without a label each, what another one was the cause of gives way.
+        is_anybodys = not rank or rank.endswith(":")
+        has_a_cause = VICTIM.search(line) or TOLD.search(line)
+        gives_way = is_anybodys and bool(VICTIM.search(known)) and not has_a_cause
+        is_the_root = self.at_root and rank in self.reports
         is_new = not known or as_it_ended or was_caught or is_of_group or says_for_what
-        if (rank in self.open or is_in_group) and is_new and not harmless:
+        is_new = is_new or gives_way or is_the_root
+        is_due = rank in self.open or is_in_group or (is_beside_one and gives_way)
+        if is_due and is_new and not harmless:
             place = self.own.get(rank) or self.place.get(rank)
             self.why.pop(rank, None)  # their order is that in which they came
             self.why[rank] = line[:300] + (f" ({place})" if place else "")
             self.went_on.discard(rank)
+            if self.ended_by and not VICTIM.search(line) and not TOLD.search(line):
+                self.after_end, self.after_end_of = self.why[rank], rank
         if GROUP.match(line):
             self.groups.add(rank)
         self.open.discard(rank)
         self.harmless.discard(rank)
+
+    def _strip(self, rank: str, line: str) -> str:
+        """Return LINE of RANK as Python wrote it: without the margins of a group or of a report."""
+        if rank in self.open or rank in self.groups:
+            line = self._strip_margin(rank, line)
+        if REPORT.match(line):
+            self.reports.add(rank)
+        elif rank in self.reports:
+            line = self._strip_report(rank, line)
+        return line
 
     def _strip_margin(self, rank: str, line: str) -> str:
         """Return LINE of RANK without the margin of an exception group's tree, if it has one."""
@@ -357,12 +472,24 @@ class Failure:
         self.groups.discard(rank)
         return line
 
+    def _strip_report(self, rank: str, line: str) -> str:
+        """Return LINE of RANK as it stood in a traceback that @record has reported."""
+        if line.startswith("  "):
+            return line[2:]
+        self.reports.discard(rank)
+        return line
+
     def _read_other(self, rank: str, line: str) -> None:
         """Read LINE of RANK, which is no part of a traceback."""
-        if WRONG_OPTION.fullmatch(line):
-            self.wrong[rank] = line[:300]
+        speakers = {rank, ""} if rank.endswith(":") else {rank}
+        if line.startswith(ROOT_CAUSE):
+            self.at_root = True
+        elif USAGE.match(line) or WRONG_WORKER.match(line):
+            self.is_wrong = True
+        elif WRONG_OPTION.fullmatch(line):
+            self.wrong.update(dict.fromkeys(speakers, line[:300]))
         elif not self.host and not NO_REASON.search(line):
-            self.last[rank] = line[:300]
+            self.last.update(dict.fromkeys(speakers, line[:300]))
         if rank in self.why and not is_of_an_end(line):
             self.went_on.add(rank)
 
@@ -400,18 +527,46 @@ class Failure:
             word = "OUT_OF_MEMORY" if reason == OUT_OF_MEMORY else "FAILED"
             return JobState(word, self.ended), said
 
-        said = self._find_first_exception() or self.aborted or self.pyxis
         if self.task and status != OWN_FAILURE and not self._slurm_ended_the_task():
-            number, host, task_status = self.task
-            reason = f": {said}" if said else ""
-            return JobState("FAILED", task_status), f"task {number} on {host} failed first{reason}"
+            return self._judge_task(self.task)
         # MPI_Abort makes Slurm cancel the step: it counts before the cancel.
         if self.aborted:
             return JobState("FAILED", status), self.aborted
+        if self.ended_by is EndedBy.CANCEL and self.out_of_memory:
+            return JobState("OUT_OF_MEMORY", KILLED), MEANINGS["OUT_OF_MEMORY"]
         if self.ended_by:
             counts = TERMINATED if self.ended_by in BY_SLURM else status
             return JobState(self.ended_by.value, counts), self._describe_end_from_outside()
-        return JobState("FAILED", status), said
+
+        speaker, said = self._find_exception()
+        uncaught = "" if speaker in self.went_on else said
+        wrong = self.wrong.get("", "") if self.is_wrong else ""
+        killed = self.killed
+        if killed and self.out_of_memory:
+            killed = OUT_OF_MEMORY
+        word = "OUT_OF_MEMORY" if killed == OUT_OF_MEMORY and not uncaught else "FAILED"
+        return JobState(word, status), uncaught or self.pyxis or killed or wrong or said
+
+    def _judge_task(self, task: tuple[str, str, int]) -> tuple[JobState, str]:
+        """Return (the state, what happened in words) of a step of which TASK failed first."""
+        number, host, status = task
+        who = f"task {number} on {host}"
+        speaker, said = self._find_exception(f"{number}:")
+        if speaker.endswith(":") and speaker != f"{number}:":
+            who = f"task {speaker[:-1]}"  # srun names them in the order in which it hears of them
+        uncaught = "" if speaker in self.went_on else said
+        signal_ = _describe_signal(status - 128) if status > 128 else ""
+        if status == KILLED and self.out_of_memory:
+            signal_ = OUT_OF_MEMORY
+        wrong = ""
+        if status == WRONG_OPTIONS:
+            wrong = self.wrong.get(f"{number}:") or self.wrong.get("", "")
+        reason = uncaught or self.aborted or self.pyxis or signal_ or wrong or said
+        word = "OUT_OF_MEMORY" if reason == OUT_OF_MEMORY else "FAILED"
+        if reason:
+            return JobState(word, status), f"{who} failed first: {reason}"
+        words = f"; the last line before: {self.task_words}" if self.task_words else ""
+        return JobState(word, status), f"{who} failed first{words}"
 
     def _has_left_before(self) -> bool:
         """Whether a rank was gone when the first one failed."""
@@ -445,24 +600,52 @@ class Failure:
         tells_of_a_task = self.task and not self._slurm_ended_the_task()
         if self.ended_by and not tells_of_a_task and not self.aborted:
             return False
-        return bool(self.why or self.aborted or self.pyxis)
+        return bool(self.why or self.aborted or self.pyxis or self.killed or self.is_wrong)
 
-    def _find_first_exception(self) -> str:
-        """Return the exception that came first, where no rank is known to have failed first.
+    @property
+    def uncaught(self) -> str:
+        """The exception that a rank had ended of before the end from outside, or at all; else empty."""
+        if self.ended_by:
+            return self.before_end
+        speaker, said = self._find_exception()
+        return "" if speaker in self.went_on else said
 
-        What another one was the cause of counts only where there is nothing else.
+    @property
+    def failed_again(self) -> str:
+        """The exception that a job ended of which was put back into the queue; else empty."""
+        has_failed = self.ended_by in OF_A_REQUEUE and self.after_end_of not in self.went_on
+        return self.after_end if has_failed else ""
+
+    @property
+    def is_caught(self) -> bool:
+        """Whether `first` is nothing but an exception after which its program went on."""
+        speaker, said = self._find_exception()
+        return bool(said) and speaker in self.went_on and self.first == said
+
+    def _find_exception(self, preferred: str | None = None) -> tuple[str, str]:
+        """Return (who, what) of the exception that came first, where no rank is known to have failed.
+
+        One of PREFERRED counts before others. What another rank was the cause of counts only where
+        there is nothing else, and what somebody went on after last of all.
         """
-        own = (said for said in self.why.values() if not VICTIM.search(said))
-        return next(own, "") or next(iter(self.why.values()), "")
+
+        def rank_of(item: tuple[str, str]) -> tuple[bool, bool, bool]:
+            speaker, said = item
+            return speaker in self.went_on, bool(VICTIM.search(said)), speaker != preferred
+
+        return min(self.why.items(), key=rank_of, default=("", ""))
 
     def _find_reason(self) -> str:
         """Return why the rank that failed first failed; empty where nothing says so.
 
         Its own exception counts most, then a call of MPI_Abort, then the signal that killed it.
         """
-        said = self.why.get(self.rank) or self.aborted
-        if said:
-            return said
+        own = self.why.get(self.rank, "")
+        # One that it went on after does not explain a signal.
+        if self.rank in self.went_on and self.ended > 128:
+            own = ""
+        if own or self.aborted:
+            return own or self.aborted
         if self.ended == KILLED and self.out_of_memory:
             return OUT_OF_MEMORY
         if self.ended > 128:
@@ -493,7 +676,7 @@ def make_awk_meanings() -> str:
 
 def is_of_an_end(line: str) -> bool:
     """Whether a rank may write LINE after the exception that ends it, rather than go on."""
-    return line[:1] in ("", " ", "*") or bool(CHAIN.match(line) or OF_AN_END.search(line))
+    return line[:1] in ("", " ", "*", "=", "-") or bool(CHAIN.match(line) or OF_AN_END.search(line))
 
 
 def may_say_how_it_ended(line: str) -> bool:

@@ -33,12 +33,14 @@ class Label:
     """What WHO puts before each line, as an extended regular expression of POSIX without {}: not every awk has them.
 
     Lines with the same label are one speaker's. `is_rank` says that the last number in it is the
-    rank's, `is_shared` that it tells no speakers apart, as a time.
+    rank's, `is_task` that it is a task's, whose name ends with a colon: 3:. `is_shared` says that the
+    label tells no speakers apart, as a time.
     """
 
     who: str
     pattern: str
     is_rank: bool = False
+    is_task: bool = False
     is_shared: bool = False
 
 
@@ -46,7 +48,7 @@ _TWO = "[0-9][0-9]"
 LABELS = (
     Label("torch", r"\[rank[0-9]+\]: ?", is_rank=True),
     Label("torchrun --tee", r"\[default[0-9]+\]:"),
-    Label("srun --label", " *[0-9]+: ", is_shared=True),
+    Label("srun --label", " *[0-9]+: ", is_task=True),
     Label("mpirun --tag-output", r"\[[0-9]+,[0-9]+\]<std(out|err|diag)>: ?", is_rank=True),
     Label("Ray", r"\([A-Za-z_][A-Za-z0-9_.:]* pid=[0-9]+(, ip=[0-9a-fA-F.:]+)?\) "),
     Label("kubectl logs --prefix", r"\[pod/[^] ]+\] "),
@@ -58,9 +60,13 @@ LABELS = (
     ),
     Label("ts", f"[A-Z][a-z][a-z] [ 0-9][0-9] {_TWO}:{_TWO}:{_TWO} ", is_shared=True),
 )
-# pdsh and others put a host's name before each line. A name is known for such a label by a line that
-# nobody begins with one himself: the head of a traceback.
-HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*): (?=Traceback [(]most recent call last[)]:)")
+# What else stands before the head of a traceback, and again before its frames, is a label, too: a host's
+# name of pdsh, a pod's, a time, a level of logging. Only of such signs.
+HEAD, FRAME = "Traceback (most recent call last):", '  File "'
+OTHER = re.compile(r"[A-Za-z0-9 _.,:;/|()<>=@#+*\[\]{}-]{2,160}")
+# Of a label, what is a time or a date tells no speakers apart, nor does what stands before it.
+TIME = re.compile(r"[0-9]+(?:[-/:.,T][0-9]+)+Z?")
+MOST_OTHERS = 20  # forms of such labels in one log
 # Whether a line has a label at all: most have none, and a log may have millions of lines
 _ANY = re.compile("|".join(f"(?:{label.pattern})" for label in LABELS))
 _NUMBER = re.compile(r"\d+")
@@ -129,9 +135,18 @@ def _clean(block: bytes) -> bytes:
 
 @dataclass
 class Labels:
-    """Takes labels off the lines of one log, in their order; `hosts` are those it has come to know."""
+    """Takes labels off the lines of one log, in their order.
 
-    hosts: set[str] = field(default_factory=set)
+    `others` are the forms of labels that it has come to know, {with each number as a 0: its pattern},
+    and `pending` is the form of what stood before the last head of a traceback.
+    """
+
+    others: dict[str, re.Pattern[str]] = field(default_factory=dict)
+    pending: str = ""
+
+    def copy(self) -> Labels:
+        """Return these labels for another reader of the same log."""
+        return Labels(dict(self.others), self.pending)
 
     def split(self, line: str) -> tuple[str, str]:
         """Return (whose LINE is, what they wrote); empty where nothing says whose it is.
@@ -172,14 +187,37 @@ class Labels:
                 return found.end(), None
             if label.is_rank:
                 return found.end(), list(_NUMBER.finditer(line, at, found.end()))[-1].span()
+            if label.is_task:
+                return found.end(), (found.end() - len(found[0].lstrip()), found.end() - 1)
             return found.end(), (at, at + len(found[0].rstrip(" :")))
-        host = HOST.match(line, at) if "Traceback" in line else None
-        if host:
-            self.hosts.add(host[1])
-        name = line[at:].partition(": ")[0] if self.hosts else ""
-        if name in self.hosts:
-            return at + len(name) + 2, (at, at + len(name))
+        self._learn(line, at)
+        for pattern in self.others.values():
+            found = pattern.match(line, at)
+            if found:
+                return found.end(), _find_name(found[0], at)
         return None
+
+    def _learn(self, line: str, at: int) -> None:
+        """Learn a label from LINE, from AT on, if it is a frame behind what stood before the head."""
+        if HEAD in line:
+            before = line[at : line.index(HEAD, at)] if HEAD in line[at:] else ""
+            self.pending = _NUMBER.sub("0", before) if OTHER.fullmatch(before) else ""
+        elif self.pending and FRAME in line[at:]:
+            before = line[at : line.index(FRAME, at)]
+            form = _NUMBER.sub("0", before)
+            # The margin of a group of exceptions has no letter and no digit.
+            has_a_name = any(sign.isalnum() for sign in form)
+            if form == self.pending and has_a_name and len(self.others) < MOST_OTHERS:
+                self.others[form] = re.compile(re.escape(form).replace("0", "[0-9]+"))
+
+
+def _find_name(label: str, at: int) -> tuple[int, int] | None:
+    """Return the span of the speaker's name in LABEL, which stands at AT; None where it has none."""
+    times = list(TIME.finditer(label))
+    begin = times[-1].end() if times else 0
+    begin += len(label[begin:]) - len(label[begin:].lstrip(" ])|:"))
+    end = len(label.rstrip(" :|"))
+    return (at + begin, at + end) if begin < end else None
 
 
 def make_awk_labels() -> str:
@@ -189,6 +227,8 @@ def make_awk_labels() -> str:
         kind = "own"
         if label.is_rank:
             kind = "rank"
+        elif label.is_task:
+            kind = "task"
         elif label.is_shared:
             kind = "shared"
         pattern = label.pattern.replace("\\", "\\\\")

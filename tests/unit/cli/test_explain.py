@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from hpcstack.cli.explain_ import _format_text
 from hpcstack.core.progress import Progress
 from hpcstack.diagnose.examine_log import examine_text
@@ -92,3 +94,27 @@ def test_of_what_ended_well_nothing_else_is_said() -> None:
     assert _format_text(found) == ("COMPLETED: it ended with 0\n\n1 known message besides: --all")
     found = explain(log)
     assert [one.signature.id for one in found.shown] == ["torchrun-store-gone"]
+
+
+FAILED = 'Traceback (most recent call last):\n  File "/w/run.py", line 22\nValueError: 31 != 32\n'
+CANCELLED = "slurmstepd: error: *** JOB 300 ON n01 CANCELLED AT 2025-05-05T05:05:05{} ***\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "state", "said"),
+    [
+        # the other ranks hang until the time limit, or until somebody cancels the job
+        (FAILED + CANCELLED.format(" DUE TO TIME LIMIT"), "TIMEOUT", "before that ValueError: 31 != 32"),
+        (FAILED + CANCELLED.format(""), "CANCELLED", "before that ValueError: 31 != 32"),
+        (FAILED + "step 4\n" + CANCELLED.format(""), "CANCELLED", "it was cancelled"),
+        (CANCELLED.format("") + FAILED, "CANCELLED", "it was cancelled"),
+        # put back into the queue, and failed on another node
+        (CANCELLED.format(" DUE TO NODE FAILURE") + "step 1\n" + FAILED, "NODE_FAIL", "after that ValueError: 31 != 32"),
+        (FAILED + "step 4\n", "", "its program wrote more after it"),
+    ],
+)  # fmt: skip
+def test_of_an_end_from_outside_it_is_said_what_had_failed(log: str, state: str, said: str) -> None:
+    found = explain(log)
+    assert found.state.word == state
+    assert said in found.said
+    assert said != "it was cancelled" or found.said == said

@@ -40,6 +40,10 @@ def ranked(number: int, text: str) -> str:
     return "".join(f"[rank{number}]: {line}\n" for line in text.splitlines())
 
 
+def tasks(number: int, text: str) -> str:
+    return "".join(f"{number:2}: {line}\n" for line in text.splitlines())
+
+
 CASES = {
     "nothing": ("", 0, 0, ""),
     "no word": ("hello\n", 9, 9, "it failed"),
@@ -77,7 +81,7 @@ CASES = {
         143, 143, "it was cancelled"),
     "a task that was killed, and what is cancelled of it": (
         "srun: error: n2: task 1: Exited with exit code 137\nslurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026-11-22T06:00:00 ***\n",
-        137, 137, "task 1 on n2 failed first"),
+        137, 137, "task 1 on n2 failed first: killed by SIGKILL"),
     "node": ("srun: error: Node failure on node2\nslurmstepd: error: *** STEP 5.0 ON n CANCELLED AT 2026 DUE TO NODE FAILURE ***\n", 137, 137, "a node failed"),
     "labels and bars": ("0: 10%\r 20%\r" + "".join(f"1: {line}\n" for line in TRACE.splitlines()) + rank(1, "a", 1, 1.0), 1, 1,
                         "rank 1 on a failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),
@@ -151,11 +155,11 @@ CASES = {
     "a task that was told to end from elsewhere, and those that Slurm ends for it": (
         "srun: error: node2: task 1: Exited with exit code 143\n"
         "[2026-11-26T12:48:12.236] error: *** STEP 99.0 ON node1 CANCELLED AT 2026-11-26T12:48:12 DUE TO TASK FAILURE ***\n",
-        143, 143, "task 1 on node2 failed first"),
+        143, 143, "task 1 on node2 failed first: killed by SIGTERM"),
     "a task that Slurm killed, and those that it ends for it": (
         "srun: error: n1: task 3: Segmentation fault (core dumped)\n"
         "slurmstepd: error: *** STEP 9.0 ON n0 CANCELLED AT 2026-11-26T12:48:12 DUE TO TASK FAILURE ***\n"
-        "srun: error: n0: tasks 0-1: Exited with exit code 143\n", 139, 139, "it failed"),
+        "srun: error: n0: tasks 0-1: Exited with exit code 143\n", 139, 139, "task 3 on n1 failed first: killed by SIGSEGV"),
     "the memory limit, behind a progress bar": (
         "\r 45%|#### | 43.1it/s]slurmstepd-n2: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks "
         "have been OOM Killed.\n" + rank(1, "a", 137, 1.0), 137, 137,
@@ -225,7 +229,7 @@ CASES |= {
         "slurmstepd: error: *** JOB 77 ON gpu07 CANCELLED AT 2026-03-01T03:13:44 DUE TO JOB REQUEUE ***\n" + TRACE + SRUN, 1, 1, BAD),
     "faulthandler has the innermost first": (
         'Fatal Python error: Segmentation fault\n\nCurrent thread 0x7f2 (most recent call first):\n  File "/d/ext.py", line 12 in kernel\n'
-        '  File "/d/train.py", line 88 in <module>\nsrun: error: gpu07: task 0: Exited with exit code 139\n', 139, 139, "task 0 on gpu07 failed first"),
+        '  File "/d/train.py", line 88 in <module>\nsrun: error: gpu07: task 0: Exited with exit code 139\n', 139, 139, "task 0 on gpu07 failed first: killed by SIGSEGV"),
     "what a program was started for": (
         'Traceback (most recent call last):\n  File "/usr/lib/python3/dist-packages/torch/utils/cpp_extension.py", line 2209, in _run_ninja_build\n'
         "    subprocess.run(\nsubprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.\n\n"
@@ -264,6 +268,82 @@ CASES |= {
     "one that left, and a failure of one's own": (
         TRACE + "hpcstack: rank 3 on n1 had left before [0 4.9]\nhpcstack: rank 0 on n1 ended with 1 [0 5.0]\n", 1, 1,
         "rank 0 on n1 failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    # -- labels of srun, whose victims and causes are told apart
+    "srun -l, a victim first": (
+        tasks(0, OTHER) + tasks(3, TRACE) + "srun: error: n02: task 3: Exited with exit code 1\n", 1, 1,
+        "task 3 on n02 failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "srun -l, which names the victim": (
+        tasks(0, OTHER) + tasks(3, TRACE) + "srun: error: n01: task 0: Exited with exit code 1\n", 1, 1,
+        "task 3 failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "two at once, without labels": (
+        'Traceback (most recent call last):\n  File "/d/run.py", line 30, in <module>\nTraceback (most recent call last):\n'
+        '  File "/d/run.py", line 18, in fit\n    y = batch["labels"]\ntorch.distributed.DistBackendError: NCCL error in: x.cpp:1691, '
+        "remote process exited\nKeyError: 'labels'\n", 1, 1, "KeyError: 'labels' (/d/run.py, line 18)"),
+    # -- what srun says of a task, and of the step that it ends for it
+    "out of memory, and the rest is ended": (
+        "srun: error: c002: task 2: Out Of Memory\nsrun: Terminating StepId=191.0\n"
+        "slurmstepd: error: *** STEP 191.0 ON c001 CANCELLED AT 2021-09-12T10:00:00 ***\nsrun: error: c001: tasks 0-1: Killed\n",
+        137, 137, "task 2 on c002 failed first: killed by SIGKILL: the job's memory limit was reached"),
+    "an older Slurm's memory limit": (
+        "slurmstepd: error: Step 12.0 exceeded memory limit (9 > 8), being killed\n"
+        "slurmstepd: error: *** STEP 12.0 ON c001 CANCELLED AT 2016-09-12T10:00:00 ***\n", 137, 137, "the job's memory limit was reached"),
+    "srun ends the step before it says of which task": (
+        TRACE + "slurmstepd: error: *** STEP 7.0 ON n01 CANCELLED AT 2025-05-05T05:05:05 ***\n"
+        "srun: error: n02: task 3: Exited with exit code 1\n", 1, 1,
+        "task 3 on n02 failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "cancelled, and ended with a status of its own": (
+        "slurmstepd: error: *** STEP 7.0 ON n01 CANCELLED AT 2025-05-05T05:05:05 ***\n"
+        "srun: error: n02: task 3: Exited with exit code 1\n", 1, 143, "it was cancelled"),
+    "the last words of a task": (
+        "loaded\nno data in /scratch/x\nsrun: error: n01: task 0: Exited with exit code 1\n", 1, 1,
+        "task 0 on n01 failed first; the last line before: no data in /scratch/x"),
+    # -- what was caught, and what came behind it
+    "caught, then a signal": (
+        TRACE + "step 10 loss 2.0\n/var/spool/slurmd/job8/slurm_script: line 12: 4242 Segmentation fault      (core dumped) python t.py\n",
+        139, 139, "killed by SIGSEGV"),
+    "caught, then the memory limit": (
+        TRACE + "step 10 loss 2.0\nslurmstepd: error: Detected 1 oom_kill event in StepId=8.batch. Some of the step tasks have been OOM Killed.\n"
+        "slurm_script: line 12: 4242 Killed                  python t.py\n", 137, 137, "killed by SIGKILL: the job's memory limit was reached"),
+    "a worker of a data loader": (
+        TRACE.replace("ValueError: bad sample 17", "KeyError: Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+                      '  File "/home/me/ds.py", line 27, in __getitem__\n    return self.labels[i]\nKeyError: 4711'), 1, 1,
+        "KeyError: 4711 (/home/me/ds.py, line 27)"),
+    "torchrun starts the workers again": (
+        OTHER.replace("RuntimeError: Connection closed by peer", "OSError: Stale file handle") +
+        "INFO:torch.distributed.elastic.agent.server.api:[default] Worker group FAILED. 2/3 attempts left; will restart worker group\nstep 4\n" + TRACE, 1, 1,
+        "ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "a report in elastic's summary": (
+        TORCHRUN + "====\nRoot Cause (first observed failure):\n[0]:\n  rank      : 0 (local_rank: 0)\n"
+        + "  traceback : " + TRACE.replace("\n", "\n  ") + "\n====\n", 1, 1, "ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "the root cause of elastic's summary": (
+        TORCHRUN + "Failures:\n[1]:\n  traceback : " + OTHER.replace("RuntimeError: Connection closed by peer", "OSError: gone").replace("\n", "\n  ")
+        + "\nRoot Cause (first observed failure):\n[0]:\n  traceback : " + TRACE.replace("\n", "\n  ") + "\n", 1, 1,
+        "ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "wrong options of a worker": (
+        "usage: train.py [-h] --data DATA\ntrain.py: error: the following arguments are required: --data\n"
+        "E0307 23:55:15.000000 999 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 2) local_rank: 0 (pid: 1000) of binary: python\n",
+        1, 1, "train.py: error: the following arguments are required: --data"),
+    "wrong options of a task": (
+        "Usage: train.py [OPTIONS]\n\nError: No such option: --lr-rate\nsrun: error: n01: task 0: Exited with exit code 2\n", 2, 2,
+        "task 0 on n01 failed first: Error: No such option: --lr-rate"),
+    # -- a job that was put back into the queue without a word of it
+    "preempted, and failed since": (
+        "step 41\nslurmstepd: error: *** JOB 77 ON gpu07 CANCELLED AT 2026-03-01T03:12:44 DUE TO PREEMPTION ***\nloading\n"
+        + TRACE + "srun: error: gpu09: task 0: Exited with exit code 1\n", 1, 1,
+        "task 0 on gpu09 failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "preempted, and ended of that": (
+        "slurmstepd: error: *** JOB 77 ON gpu07 CANCELLED AT 2026-03-01T03:12:44 DUE TO PREEMPTION ***\n"
+        + TRACE.replace("ValueError: bad sample 17", "SystemExit: told to") + "srun: error: gpu09: task 0: Exited with exit code 1\n", 1, 143, "it was preempted"),
+    # -- labels that nobody has a table of
+    "labels of Intel MPI": (
+        "".join(f"[0] {line}\n" for line in OTHER.splitlines()) + "".join(f"[13] {line}\n" for line in TRACE.splitlines()), 1, 1,
+        "ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "labels with a time and a level": (
+        "".join(f"[2025-05-05 10:00:0{n}] [ERROR] [rank 1] {line}\n" for n, line in enumerate(TRACE.splitlines())), 1, 1,
+        "ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "labels of a log file of Kubernetes": (
+        "".join(f"2025-06-01T10:00:0{n}.123456789Z stderr F {line}\n" for n, line in enumerate(TRACE.splitlines())), 1, 1,
+        "ValueError: bad sample 17 (/home/me/train.py, line 17)"),
     "an old Pyxis": (
         "slurmstepd: error: pyxis: printing contents of log file ...\nslurmstepd: error: pyxis:     enroot-switchroot: failed to execute: /bin/bash\n" + SRUN, 1, 1,
         "task 0 on gpu07 failed first: enroot-switchroot: failed to execute: /bin/bash"),

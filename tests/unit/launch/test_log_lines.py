@@ -70,12 +70,41 @@ def test_whose_a_line_is(line: str, speaker: str, text: str) -> None:
     assert Labels().split(line) == (speaker, text)
 
 
-def test_a_hosts_name_is_a_label_once_a_traceback_has_shown_it() -> None:
+HEAD = "Traceback (most recent call last):"
+FRAME = '  File "/home/me/train.py", line 3, in <module>'
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "speaker"),
+    [
+        ("gpu12: ", "gpu3: ", "gpu3"),
+        ("[3] ", "[11] ", "[11]"),
+        ("worker-1  | ", "worker-0  | ", "worker-0"),
+        ("2025-05-05 10:00:00 ", "2025-05-05 11:00:00 ", ""),
+        ("[2025-05-05 10:00:00] [ERROR] [rank 1] ", "[2025-05-05 10:00:01] [ERROR] [rank 0] ", "[ERROR] [rank 0]"),
+        ("2025-06-01T10:00:00.123456789Z stderr F ", "2025-06-01T10:00:01.1Z stderr F ", "stderr F"),
+        ("(EngineCore_DP0 pid=3321) ERROR 06-01 10:00:30 [core.py:396] ", "(EngineCore_DP0 pid=3321) ERROR 06-01 10:00:31 [core.py:397] ", "[core.py:397]"),
+    ],
+)  # fmt: skip
+def test_what_stands_before_a_traceback_and_its_frames_is_a_label(
+    first: str, second: str, speaker: str
+) -> None:
+    """The form of a label is learnt, each number in it a 0: pdsh, Intel MPI, compose, CRI, logging."""
     labels = Labels()
-    assert labels.split("gpu12: hello") == ("", "gpu12: hello")
-    assert labels.split("gpu12: Traceback (most recent call last):")[0] == "gpu12"
-    assert labels.split("gpu12: hello") == ("gpu12", "hello")
+    labels.split(first + HEAD)
+    assert labels.split(first + FRAME)[1] == FRAME
+    assert labels.split(second + "KeyError: hello") == (speaker, "KeyError: hello")
     assert labels.split("KeyError: hello") == ("", "KeyError: hello")
+
+
+@pytest.mark.parametrize(
+    "head", ["ERROR:root:it failed ", "  traceback : ", "x^y ", " 45%|#### | 4it/s]"]
+)
+def test_what_does_not_stand_before_the_frames_is_none(head: str) -> None:
+    labels = Labels()
+    labels.split(head + HEAD)
+    assert labels.split(FRAME) == ("", FRAME)
+    assert labels.others == {}
 
 
 def test_every_pattern_is_one_for_any_awk() -> None:
