@@ -124,7 +124,8 @@ def _format_text(found: Explained) -> str:
     hidden = ""
     if found.hidden and not found.shown and not clues:
         hidden = f"{format_count(found.hidden, 'known message')} besides: --all"
-    return "\n\n".join(filter(None, (said, known, clues, hidden)))
+    answers = (known, said) if found.known_first else (said, known)
+    return "\n\n".join(filter(None, (*answers, clues, hidden)))
 
 
 NOTHING_KNOWN = (

@@ -32,6 +32,8 @@ def show_plan(launch: PlannedLaunch, as_json: bool) -> None:
     why = launch.plan.slurm_refuses
     if why:
         say(f"NOTE: Slurm would refuse it today: {why}")
+    for warning in launch.plan.warnings:
+        say(f"NOTE: {warning}")
     answer(launch.document(), as_json, lambda: shown(batch=batch))
 
 

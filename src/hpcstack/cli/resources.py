@@ -333,7 +333,9 @@ def parse_resources(options: dict[str, Any]) -> Resources:
 
     allocated = ""
     if options["runtime"] != WITHOUT_SLURM and not batch:
-        allocated = os.environ.get("SLURM_JOB_NUM_NODES", "")
+        allocated = find_allocation(os.environ, extra.value("--het-group")).get(
+            "SLURM_JOB_NUM_NODES", ""
+        )
     nodes_here = int(allocated) if allocated.isdigit() else 1
     nodes: NodeCount = options["nodes"] or NodeCount(nodes_here)
     if allocated and nodes.least <= nodes_here:

@@ -14,7 +14,13 @@ from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.diagnose.examine_log import OUT_OF_MEMORY, LogReading, examine_log, join_readings
+from hpcstack.diagnose.examine_log import (
+    OF_KILLED_TASKS,
+    OUT_OF_MEMORY,
+    LogReading,
+    examine_log,
+    join_readings,
+)
 from hpcstack.diagnose.speakers import find_clues
 from hpcstack.launch.failure import EndedBy
 from hpcstack.launch.hang import describe_ranks, parse_ranks
@@ -61,7 +67,8 @@ class Explained:
     STATE is the job's. HIDDEN known failures more were found, which are weaker. An array has its
     TASKS. KNOWN is False where nothing is known of what happened. CLUES are lines that read like an
     error, with who says them, where no known failure explains anything. PAGE is the how-to page about
-    it, and TIP what to type next, if any.
+    it, and TIP what to type next, if any. With KNOWN_FIRST, the known failures are why, and what is said
+    is only how.
     """
 
     said: str
@@ -73,6 +80,7 @@ class Explained:
     clues: tuple[Clue, ...] = ()
     state: JobState = UNKNOWN
     tip: str = ""
+    known_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -306,6 +314,9 @@ def _explain_failure(reading: LogReading, part: JobPart, *, every: bool) -> Expl
     named = {one.number for one in shown}
     if not said and part.state.has_failed:
         said = part.describe()
+    # Not what only says of the signal in other words.
+    tells_why = bool(shown) and not only_echoes and shown[0].signature.family != "system"
+    tells_why = tells_why and shown[0].signature.id not in OF_KILLED_TASKS
     return Explained(
         said,
         shown,
@@ -315,6 +326,7 @@ def _explain_failure(reading: LogReading, part: JobPart, *, every: bool) -> Expl
         clues=tuple(clue for clue in clues if clue.number not in named or clue.speaker),
         state=part.state,
         tip=tip,
+        known_first=tells_why and failure.is_bare_signal,
     )
 
 

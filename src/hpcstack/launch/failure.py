@@ -611,6 +611,13 @@ class Failure:
         return "" if speaker in self.went_on else said
 
     @property
+    def is_bare_signal(self) -> bool:
+        """Whether nothing is known but the signal that a task ended of."""
+        if self.host or not self.task or self.task[2] <= 128 or self.out_of_memory:
+            return False
+        return not (self.why or self.aborted or self.pyxis)
+
+    @property
     def failed_again(self) -> str:
         """The exception that a job ended of which was put back into the queue; else empty."""
         has_failed = self.ended_by in OF_A_REQUEUE and self.after_end_of not in self.went_on

@@ -183,6 +183,14 @@ def check_mode(mode: str, resources: Resources) -> None:
             "--ntasks-per-node",
             page="choose-a-mode",
         )
+    bound = resources.extra.value("--gpu-bind").removeprefix("verbose,").partition(":")[0]
+    if bound in ("single", "per_task") and (how.a_task_a_rank or how.ranks_in_a_task):
+        raise InputError(
+            f"--gpu-bind={resources.extra.value('--gpu-bind')} in mode {mode}: each task would see its "
+            "own GPUs alone, whatever the LOCAL_RANK of its ranks",
+            "leave it out; or --mode plain",
+            page="choose-a-mode",
+        )
     by_the_task = [one for one in resources.gpu_requests if one.per is Per.TASK]
     tasks = count_tasks_of_gpus(resources.gpu_requests)
     if how.ranks_in_a_task and by_the_task and tasks > 1:

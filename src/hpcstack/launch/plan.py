@@ -54,6 +54,7 @@ from hpcstack.slurm.rivals import (
     check_options,
     find_rival_variables,
     find_rivals,
+    list_options_of_variables,
 )
 from hpcstack.store.contents import read_about
 
@@ -464,16 +465,16 @@ def _hide_variables(
     allocation: Mapping[str, str],
     options: Sequence[Part],
 ) -> list[Part]:
-    """Return `env -u ...`, to stand before srun in a job some of whose variables srun must not see.
+    """Return `env -u ...`, to stand before srun where it must not see some of the variables.
 
     They are those that give GPUs by the task, and those that srun refuses beside its OPTIONS.
     """
     if not runtime.uses_slurm:
         return []
-    refused = find_rival_variables(map(_as_option, options), allocation)
+    refused = find_rival_variables(map(_as_option, options), allocation or os.environ)
     out = []
     if refused:
-        why = "of the job: srun would refuse them beside the options of this step"
+        why = "srun would refuse them beside the options of this step"
         out.append(Part(_unset(refused), why))
     by_the_task = _list_variables_by_the_task(request, allocation)
     if by_the_task:
@@ -622,7 +623,17 @@ def _list_srun_options(
         out.append(make_option("--gpu-bind", "none", "each task sees all GPUs of the step"))
     if binding and MODES[mode].a_task_a_rank:
         out.append(make_option("--cpu-bind", f"mask_cpu:{binding.masks}", binding.why))
-    return _without_rivals(out, by_site, mode, in_a_job=bool(allocation))
+    of_shell = _list_options_of_shell(request, allocation)
+    return _without_rivals(out, by_site, of_shell, mode, in_a_job=bool(allocation))
+
+
+def _list_options_of_shell(
+    request: LaunchRequest, allocation: Mapping[str, str]
+) -> tuple[GivenOption, ...]:
+    """Return the options that this shell's variables stand for; none in a job, whose own they are."""
+    if allocation:
+        return ()
+    return list_options_of_variables(os.environ, "SBATCH" if request.batch else "SLURM")
 
 
 # What hpcstack adds for good measure: left out where the user asks for the same in another way.
@@ -630,20 +641,29 @@ LEFT_OUT = ("--cpus-per-task", "--gpus-per-node", "--gpu-bind")
 
 
 def _without_rivals(
-    parts: list[Part], by_site: list[Part], mode: str, *, in_a_job: bool
+    parts: list[Part],
+    by_site: list[Part],
+    of_shell: Sequence[GivenOption],
+    mode: str,
+    *,
+    in_a_job: bool,
 ) -> list[Part]:
     """Return PARTS and what the site gives, without what Slurm refuses beside something that counts more.
 
     What was asked for counts most, then what is BY_SITE, then what hpcstack adds for good measure.
     Raise InputError where Slurm refuses two that were asked for, or one that MODE cannot do without.
     """
-    asked = [_as_option(part) for part in parts if part.why == ASKED]
+    # Of an option that is given twice the last one counts.
+    asked = list({part.option: _as_option(part) for part in parts if part.why == ASKED}.values())
     check_options(asked, in_a_job=in_a_job)
     needed = [
         _as_option(part) for part in parts if part.why == ASKED or part.option not in LEFT_OUT
     ]
     of_site = [part for part in by_site if not find_rivals(_as_option(part), needed)]
-    given = [*asked, *map(_as_option, of_site)]
+    # What is typed wins over a variable, and a variable over what is added here.
+    typed = {one.name for one in asked}
+    by_variable = [one for one in of_shell if one.name not in typed and not find_rivals(one, asked)]
+    given = [*asked, *map(_as_option, of_site), *by_variable]
     names = {part.option for part in of_site}
     kept = []
     for part in parts:
@@ -654,10 +674,13 @@ def _without_rivals(
             continue
         rivals = find_rivals(_as_option(part), given)
         if rivals and part.option not in LEFT_OUT:
+            word, hint = rivals[0].word, f"leave out {rivals[0].name}"
+            if rivals[0] in by_variable:
+                word, hint = f"{word}, by a variable of this shell", "unset the variable"
             raise InputError(
-                f"{rivals[0].word}: Slurm does not take it beside {part.words[0]}, which mode {mode} "
-                f"needs: {part.why}",
-                f"leave out {rivals[0].name}",
+                f"{word}: Slurm does not take it beside {part.words[0]}, which mode {mode} needs: "
+                f"{part.why}",
+                hint,
                 page="choose-a-mode",
             )
         if not rivals:

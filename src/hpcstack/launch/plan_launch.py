@@ -39,7 +39,13 @@ def plan_launch(
     CATALOG is called only where the image's name needs the recipes. Raise InputError for what
     cannot be launched.
     """
-    around = look_around(request.runtime, site, runner, batch=request.batch)
+    around = look_around(
+        request.runtime,
+        site,
+        runner,
+        batch=request.batch,
+        het_group=request.resources.extra.value("--het-group"),
+    )
     names = around.find_names(request.resources, catalog)
     chosen = names.find_image_to_run(request.name)
     artifact = chosen.artifact

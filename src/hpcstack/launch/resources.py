@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcstack.core.errors import InputError
+from hpcstack.core.errors import InputError, format_count
 from hpcstack.runtimes.base import Part, make_option
 from hpcstack.site.model import merge_node_types
 from hpcstack.slurm.gpus import (
@@ -93,7 +93,11 @@ class Resources:
         """What was asked for in GPUs, by whatever option; else by the shell's variables."""
         own = self._write_gpus()
         options = [GivenOption("--gpus-per-node", own)] if own else []
-        return list_requests([*options, *self.extra.given]) or self.of_shell
+        typed = [*options, *self.extra.given]
+        names = {one.name for one in typed}
+        # What is typed replaces a variable that asks by the same option.
+        of_shell = tuple(one for one in self.of_shell if one.option not in names)
+        return list_requests(typed) or of_shell
 
     @property
     def gives_gpus_by_the_task(self) -> bool:
@@ -171,7 +175,11 @@ def share_resources(
     """
     node = merge_node_types(types)
     found = _find_gpus(resources, node, inside, client, here=here)
-    shares = [_count_cpus(found.count, one, inside) for one in types]
+    spans_types = len(types) > 1 and resources.nodes != 1
+    if spans_types and inside and node and not resources.gpu_requests:
+        # What this node has of the job's, another one of another type may not have.
+        found = replace(found, count=min(found.count, node.real_gpus))
+    shares = [_count_cpus(found.count, one, inside, resources.nodes) for one in types]
     cpus = resources.cpus_per_task or min(shares, default=0)
     ranks = resources.nproc_per_node or found.count or 1
     return Share(found.count, ranks, cpus, found.doubt, found.of_shares)
@@ -221,7 +229,9 @@ def _read_asked(asked: tuple[GpuRequest, ...], nodes: int, tasks: int) -> _Found
     if unread:
         return _Found(doubt=f"{', '.join(unread)}: hpcstack does not understand it")
     sources = " ".join(one.source for one in asked)
-    return _Found(doubt=f"{sources} on {nodes} nodes does not say how many GPUs each node has")
+    return _Found(
+        doubt=f"{sources} on {format_count(nodes, 'node')} does not say how many GPUs each node has"
+    )
 
 
 def _find_gpus_of_job(node: NodeType | None, inside: Mapping[str, str], client: Client) -> _Found:
@@ -287,23 +297,24 @@ def _find_gpus_by_config(
     return _Found() if is_on_a_node or is_tracked else None
 
 
-def _count_cpus(gpus: int, node: NodeType | None, inside: Mapping[str, str]) -> int:
+def _count_cpus(gpus: int, node: NodeType | None, inside: Mapping[str, str], nodes: int) -> int:
     """Return the CPUs per node that go with so many GPUS.
 
-    They are 0 where the site does not say how many NODE has. Inside a job they are the job's: on a
-    login node, in salloc's shell, those of the node with the fewest. Elsewhere a step that takes a
-    part of the GPUs of NODE takes the same part of its CPUs.
+    They are 0 where the site does not say how many NODE has. Inside a job they are the job's: of a step
+    on several NODES, and in salloc's shell on a login node, those of the node with the fewest.
+    Elsewhere a step that takes a part of the GPUs of NODE takes the same part of its CPUs.
     """
     if not node or not node.cpus:
         return 0
     of_the_node = inside.get("SLURM_CPUS_ON_NODE", "")
-    if of_the_node.isdigit():
-        return int(of_the_node)
     of_the_job = [
         one.partition("(")[0] for one in inside.get("SLURM_JOB_CPUS_PER_NODE", "").split(",")
     ]
-    if all(one.isdigit() for one in of_the_job):  # 96(x2),48
-        return min(map(int, of_the_job))
+    of_all = [int(one) for one in of_the_job if one.isdigit()]  # 96(x2),48
+    if of_the_node.isdigit():
+        return min([int(of_the_node), *of_all]) if nodes != 1 else int(of_the_node)
+    if of_all and len(of_all) == len(of_the_job):
+        return min(of_all)
     if gpus and node.real_gpus:
         return node.cpus * gpus // node.real_gpus
     return node.cpus

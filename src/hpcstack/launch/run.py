@@ -228,6 +228,7 @@ class PlannedLaunch:
             "image": str(self.artifact.image),
             "staged": plan.staged.how if plan.staged else "none",
             "slurm_refuses": plan.slurm_refuses,
+            "notes": list(plan.warnings),
         }
 
     def run(

@@ -5,6 +5,7 @@ Tested in tests/unit/launch/test_plan.py.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from hpcstack.launch.staging import HOW
 from hpcstack.render.job_template import render_job_template
 from hpcstack.render.template import fill_template, read_data_file
 from hpcstack.runtimes.base import Part, make_option
+from hpcstack.slurm.gpus import ASKING
 from hpcstack.slurm.options import OPTIONS, Scope, find_scope
 
 if TYPE_CHECKING:
@@ -225,7 +227,17 @@ def make_salloc_line(plan: Plan) -> tuple[str, ...]:
         for part in plan.parts
         if is_of_the_job(part) and OPTIONS[part.option].salloc
     ]
-    return ("salloc", "--quiet", *(word for part in own for word in part.words))
+    words = [word for part in own for word in part.words]
+    asked = plan.request.resources.of_shell
+    # srun's variables ask for GPUs that salloc must be asked for, too, and salloc's own are about others.
+    words += [f"{one.option}={one.source.partition('=')[2]}" for one in asked]
+    hidden = [
+        word
+        for option in ASKING
+        if (name := f"SALLOC_{option.removeprefix('--').replace('-', '_').upper()}") in os.environ
+        for word in ("-u", name)
+    ]
+    return (*(("env", *hidden) if hidden else ()), "salloc", "--quiet", *words)
 
 
 def with_spare(part: Part, plan: Plan) -> Part:

@@ -96,13 +96,21 @@ class Surroundings:
         return found.pop() if len(found) == 1 else ""
 
 
-def look_around(runtime: str, site: Site, runner: Runner, *, batch: bool = False) -> Surroundings:
+def look_around(
+    runtime: str,
+    site: Site,
+    runner: Runner,
+    *,
+    batch: bool = False,
+    het_group: str = "",
+) -> Surroundings:
     """Return where a step by RUNTIME, as the command line has it, is planned.
 
-    With BATCH it gets a job of its own, whatever job this shell is in. Raise MissingToolError where
+    With BATCH it gets a job of its own, whatever job this shell is in. HET_GROUP is the group of a
+    heterogeneous job. Raise MissingToolError where
     the runtime cannot be had.
     """
     wanted = site.runtime if runtime == "auto" else runtime
     chosen, reason = choose_runtime(wanted, runner)
-    allocation = {} if batch else find_allocation(os.environ)
+    allocation = {} if batch else find_allocation(os.environ, het_group)
     return Surroundings(site, runner, chosen, reason, allocation)

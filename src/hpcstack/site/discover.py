@@ -159,6 +159,8 @@ def read_node_kinds(text: str) -> list[Nodes]:
 
         found, unread = _read_gpus(gres)
         whole = [one for one in found if not one.is_slice]
+        if len({one.type for one in whole}) > 1:  # a node type has one model
+            whole, unread = [], gres
         number = re.match(r"[0-9]{1,6}", cpus)  # `64+` where nodes of the line differ
         out.append(
             Nodes(

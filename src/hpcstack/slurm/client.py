@@ -18,6 +18,7 @@ from hpcstack.core.errors import HpcstackError, SlurmError
 from hpcstack.slurm.job_record import JobRecord, read_job_records
 from hpcstack.slurm.node_failures import COUNTED, EndedJob, parse_ended_jobs
 from hpcstack.slurm.nodelist import expand_nodelist
+from hpcstack.slurm.options import GivenOption
 from hpcstack.slurm.query import (
     choose_pmi,
     parse_long_options,
@@ -26,6 +27,7 @@ from hpcstack.slurm.query import (
     read_partitions,
     read_pmi,
 )
+from hpcstack.slurm.rivals import find_rival_variables
 from hpcstack.slurm.state import JobState, read_state
 from hpcstack.slurm.topology import read_blocks
 
@@ -327,7 +329,8 @@ class Client:
         sbatch's own words where it refuses; HINT says what to type then.
         """
         self.runner.which("sbatch")
-        argv = [*_outside_jobs(), "sbatch", "--parsable", *options, str(script)]
+        hidden = _hide_variables_of(script)
+        argv = [*_outside_jobs(), *hidden, "sbatch", "--parsable", *options, str(script)]
         done = self.runner.output(argv, env=dict(env or {}))
         job = done.stdout.strip().partition(";")[0]  # NUMBER;CLUSTER in a federation
         if done.status or not job.isdigit():
@@ -337,7 +340,9 @@ class Client:
 
     def find_refusal(self, script: Path) -> str:
         """Return what sbatch would say against SCRIPT, asked without a job; empty for nothing."""
-        done = self.runner.output([*_outside_jobs(), "sbatch", "--test-only", str(script)])
+        hidden = _hide_variables_of(script)
+        argv = [*_outside_jobs(), *hidden, "sbatch", "--test-only", str(script)]
+        done = self.runner.output(argv)
         if not done.status:
             return ""
         return f"sbatch would refuse it: {' '.join(done.tail[-2:])}"
@@ -485,6 +490,37 @@ def parse_queued(line: str) -> QueuedJob | None:
 def _is_forgotten(done: Completed) -> bool:
     """Return whether a program ended as DONE says because Slurm knows no such job any more."""
     return FORGOTTEN in " ".join((done.stdout, *done.tail))
+
+
+# Options whose variables of sbatch are not named after them
+# https://slurm.schedmd.com/sbatch.html, INPUT ENVIRONMENT VARIABLES
+NAMED_OTHERWISE = {
+    "--array": "SBATCH_ARRAY_INX",
+    "--mem": "SBATCH_MEM_PER_NODE",
+    "--switches": "SBATCH_REQ_SWITCH",
+    "--time": "SBATCH_TIMELIMIT",
+}
+
+
+def name_sbatch_variable(option: str) -> str:
+    """Return the variable by which sbatch is asked for OPTION."""
+    name = option.removeprefix("--").replace("-", "_").upper()
+    return NAMED_OTHERWISE.get(option, f"SBATCH_{name}")
+
+
+def _hide_variables_of(script: Path) -> list[str]:
+    """Return words behind `env` that hide those variables which would win over directives of SCRIPT.
+
+    sbatch takes a variable rather than a directive, and what its user has typed is written as one.
+    """
+    if not script.is_file():
+        return []  # sbatch says so
+    text = script.read_text(errors="replace")
+    pairs = re.findall(r"^#SBATCH (--[a-z-]+)(?:=(\S*))?", text, re.MULTILINE)
+    options = [GivenOption(name, value) for name, value in pairs]
+    own = [name_sbatch_variable(option.name) for option in options]
+    names = dict.fromkeys((*own, *find_rival_variables(options, os.environ, "SBATCH")))
+    return [word for name in names if name in os.environ for word in ("-u", name)]
 
 
 def _outside_jobs() -> list[str]:

@@ -10,7 +10,7 @@ The last is never taken for none.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -111,14 +111,22 @@ def parse_gpus(text: str) -> tuple[Gres, ...]:
 def read_tres(text: str) -> tuple[Gres, ...]:
     """Return the generic resources in TEXT, a list of all that Slurm counts: `cpu=4,gres/gpu=1`.
 
-    A list that scontrol shows has a total beside the numbers of each type: `gres/gpu=8,
-    gres/gpu:h100=8`. The total is left out then. Raise GresError for another form.
+    A list that scontrol shows has a total beside the numbers of each type that the site tracks:
+    `gres/gpu=8,gres/gpu:h100=4`. What is left of the total has no type. Raise GresError for another
+    form.
     """
     if text.strip().lower() in NOTHING:
         return ()
     found = [_read_entry(one) for one in text.split(",") if re.match(r"\s*gres[/:]", one)]
-    typed = {one.name for one in found if one.type}
-    return tuple(one for one in found if one.type or one.name not in typed)
+    out = []
+    for one in found:
+        of_types = sum(other.count for other in found if other.type and other.name == one.name)
+        left = one.count - of_types
+        if one.type or not of_types:
+            out.append(one)
+        elif left > 0:
+            out.append(replace(one, count=left))
+    return tuple(out)
 
 
 def count_gpus(text: str) -> int | None:
@@ -173,6 +181,14 @@ class GpuRequest:
     source: str
     per: Per
     gpus: tuple[Gres, ...] | None
+
+    @property
+    def option(self) -> str:
+        """The option that it is, or that its variable stands for: --gres of SLURM_GRES."""
+        name = self.source.partition("=")[0]
+        if name.startswith("--"):
+            return name
+        return f"--{name.partition('_')[2].lower().replace('_', '-')}"
 
     @property
     def is_understood(self) -> bool:

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hpcstack.core.errors import InputError
 from hpcstack.slurm.gpus import count_gpus
 from hpcstack.slurm.nodelist import expand_nodelist
 
@@ -131,8 +132,26 @@ def choose_pmi(offered: Collection[str]) -> str:
     return ""
 
 
-def find_allocation(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the variables of the job that this shell is in; empty where it is in none."""
-    if environ.get("SLURM_JOB_ID"):
+def find_allocation(environ: Mapping[str, str], het_group: str = "") -> Mapping[str, str]:
+    """Return the variables of the job that this shell is in; empty where it is in none.
+
+    Of a heterogeneous job they are those of HET_GROUP, a value of srun's --het-group, where it is given.
+    Raise InputError where that names several groups, or one that the job does not have.
+    """
+    if not environ.get("SLURM_JOB_ID"):
+        return {}
+    if not het_group:
         return environ
-    return {}
+    ending = f"_HET_GROUP_{het_group}"
+    own = {
+        name.removesuffix(ending): value for name, value in environ.items() if name.endswith(ending)
+    }
+    if not het_group.isdigit() or not own:
+        size = environ.get("SLURM_HET_SIZE", "")
+        raise InputError(
+            f"--het-group={het_group}: a launch is of one group of a heterogeneous job",
+            f"a number below {size}" if size else "this job has none",
+        )
+    # What else there is is the first group's.
+    others = {name: value for name, value in environ.items() if not name.startswith("SLURM_")}
+    return {**others, **own}

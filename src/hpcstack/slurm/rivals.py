@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.slurm.gpus import list_requests, read_gpu_request
+from hpcstack.slurm.options import GivenOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from hpcstack.slurm.gpus import GpuRequest
-    from hpcstack.slurm.options import GivenOption
 
 # An option whose value decides has a name here for each thing that it asks for.
 GRES_OF_GPUS = "--gres=gpu"
@@ -172,9 +172,12 @@ def _are_rivals(one: str, two: str) -> bool:
 
 
 def find_rival_variables(
-    options: Iterable[GivenOption], variables: Mapping[str, str]
+    options: Iterable[GivenOption], variables: Mapping[str, str], prefix: str = "SLURM"
 ) -> tuple[str, ...]:
-    """Return those VARIABLES of a job whose options Slurm refuses beside OPTIONS."""
+    """Return those VARIABLES whose options Slurm refuses beside OPTIONS.
+
+    PREFIX is that of the program that reads them: SLURM of srun, SBATCH, SALLOC.
+    """
     names = {name for option in options for name in list_claims(option)}
     found = []
     for row in TABLE:
@@ -182,13 +185,29 @@ def find_rival_variables(
             continue
         for one in (row.one, *row.others):
             against = row.others if one == row.one else (row.one,)
-            variable = _name_variable(one)
+            variable = _name_variable(one, prefix)
             if variable in variables and names.intersection(against):
                 found.append(variable)
     return tuple(dict.fromkeys(found))
 
 
-def _name_variable(name: str) -> str:
-    """Return the variable by which srun takes the option NAME of TABLE."""
+def list_options_of_variables(variables: Mapping[str, str], prefix: str) -> tuple[GivenOption, ...]:
+    """Return the options in TABLE that VARIABLES with PREFIX stand for, where Slurm counts these."""
+    names = dict.fromkeys(
+        name.partition("=")[0]
+        for row in TABLE
+        if row.by_variable
+        for name in (row.one, *row.others)
+    )
+    found = []
+    for option in names:
+        value = variables.get(_name_variable(option, prefix), "")
+        if value:
+            found.append(GivenOption(option, value))
+    return tuple(found)
+
+
+def _name_variable(name: str, prefix: str) -> str:
+    """Return the variable with PREFIX by which the option NAME of TABLE is taken."""
     option = name.partition("=")[0]
-    return f"SLURM_{option.removeprefix('--').replace('-', '_').upper()}"
+    return f"{prefix}_{option.removeprefix('--').replace('-', '_').upper()}"

@@ -118,3 +118,16 @@ def test_of_an_end_from_outside_it_is_said_what_had_failed(log: str, state: str,
     assert found.state.word == state
     assert said in found.said
     assert said != "it was cancelled" or found.said == said
+
+
+def test_a_known_failure_goes_before_a_bare_signal() -> None:
+    port = "gpu48:1:2 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error\n"
+    killed = "srun: error: gpu51: task 4: Aborted (core dumped)\n"
+    assert _format_text(explain(port + killed)).startswith("A port of the adapter lost its link")
+    assert _format_text(explain(killed)).startswith(
+        "task 4 on gpu51 failed first: killed by SIGABRT"
+    )
+    segfault = "srun: error: n02: task 5: Segmentation fault (core dumped)\n"
+    assert _format_text(explain(segfault)).startswith(
+        "task 5 on n02 failed first: killed by SIGSEGV"
+    )

@@ -68,10 +68,10 @@ PLAIN = Cluster("srun", "apptainer", help_text="  --nodes=N")
 ALONE = Cluster("apptainer")
 
 
-def gpu_site(folder: Path, model: str = "H100", count: int = 8) -> Site:
+def gpu_site(folder: Path, model: str = "H100", count: int = 8, **about: int) -> Site:
     return Site.model_validate({
         "store": folder, "lock_dir": folder, "module_root": folder, "mounts": ["/scratch:/scratch"],
-        "node_types": {"n": {"gpus": {"model": model, "count": count}}}, "partitions": {"p": {"node_type": "n", "default": True}},
+        "node_types": {"n": {"gpus": {"model": model, "count": count}, **about}}, "partitions": {"p": {"node_type": "n", "default": True}},
     })  # fmt: skip
 
 
@@ -956,9 +956,9 @@ def test_a_type_of_gpu_that_one_of_two_names_is_kept() -> None:
 
 
 def parse_typed(*words: str) -> Resources:
-    return parse_resources(
-        launch_command.make_context("launch", ["x-1", *words, "--", "x.py"]).params
-    )
+    context = launch_command.make_context("launch", ["x-1", *words, "--", "x.py"])
+    extra = (*context.meta["passed"], *context.params["extra"])
+    return parse_resources({**context.params, "extra": extra})
 
 
 def test_slurms_range_of_nodes_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -978,6 +978,79 @@ def test_slurms_range_of_nodes_is_one(tmp_path: Path, monkeypatch: pytest.Monkey
     for typed in ("0", "2-", "4-2", "-1", "two"):
         with pytest.raises(click.BadParameter, match="no number of nodes"):
             parse_typed(f"--nodes={typed}")
+
+
+def plan_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], *words: str
+) -> Plan:
+    """The plan of what is typed, WORDS, in a shell with VARIABLES, in mode torchrun."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    request = LaunchRequest(("x.py",), parse_typed(*words), mode="torchrun", only_shown=True)
+    site = gpu_site(tmp_path, cpus=96)
+    around = look_around(
+        "auto", site, PLAIN, het_group=request.resources.extra.value("--het-group")
+    )
+    return plan_step(request, ARTIFACT, around)
+
+
+@pytest.mark.parametrize(
+    ("variables", "words", "has", "has_not"),
+    [
+        # of an option that is given twice the last one counts
+        ({}, ("--gres=gpu:2", "--gres=lscratch:1"), ["--gpus-per-node=8"], []),
+        # what is typed replaces a variable of the same option
+        ({"SLURM_GRES": "gpu:2"}, ("--gres=lscratch:1",), ["--gpus-per-node=8"], []),
+        ({"SLURM_GRES": "gpu:2"}, (), [], ["--gpus-per-node"]),
+        # ours does not stand beside a variable that srun counts
+        ({"SLURM_CPUS_PER_GPU": "12"}, (), ["--gpus-per-node=8"], ["--cpus-per-task"]),
+        # and a variable is hidden beside what is typed
+        ({"SLURM_CPUS_PER_GPU": "12"}, ("-c4",), ["-u", "SLURM_CPUS_PER_GPU"], []),
+        # the node with the fewest CPUs counts, not this one
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "6", "SLURM_JOB_CPUS_PER_NODE": "6,4",
+             "SLURM_GPUS_ON_NODE": "1"},
+            (), ["--cpus-per-task=4"], [],
+        ),
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "6", "SLURM_JOB_CPUS_PER_NODE": "6,4",
+             "SLURM_GPUS_ON_NODE": "1"},
+            ("-N1",), ["--cpus-per-task=6"], [],
+        ),
+        # another group of a heterogeneous job than the first
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS_ON_NODE": "8", "SLURM_CPUS_ON_NODE": "96",
+             "SLURM_JOB_ID_HET_GROUP_1": "8", "SLURM_JOB_NUM_NODES_HET_GROUP_1": "4", "SLURM_GPUS_PER_NODE_HET_GROUP_1": "2",
+             "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_1": "32(x4)"},
+            ("--het-group=1",), ["--nodes=4", "--gpus-per-node=2", "--cpus-per-task=32"], [],
+        ),
+    ],
+)  # fmt: skip
+def test_what_counts_beside_variables_of_the_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str],
+    words: tuple[str, ...], has: list[str], has_not: list[str],
+) -> None:  # fmt: skip
+    argv = plan_in(tmp_path, monkeypatch, variables, *words).argv
+    assert [word for word in has if word not in argv] == []
+    assert [word for word in argv if word.startswith(tuple(has_not))] == []
+
+
+def test_what_a_mode_needs_is_not_left_out_for_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="by a variable of this shell"):
+        plan_in(tmp_path, monkeypatch, {"SLURM_NTASKS_PER_GPU": "1"})
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(InputError, match="one group of a heterogeneous job"):
+        plan_in(tmp_path, monkeypatch, {"SLURM_JOB_ID_HET_GROUP_1": "8"}, "--het-group=0,1")
+
+
+def test_salloc_is_asked_for_what_srun_would_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = plan_in(tmp_path, monkeypatch, {"SLURM_GRES": "gpu:2", "SALLOC_GPUS": "1"})
+    assert make_salloc_line(made)[:4] == ("env", "-u", "SALLOC_GPUS", "salloc")
+    assert "--gres=gpu:2" in make_salloc_line(made)
 
 
 def test_what_a_range_of_nodes_excludes(tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ mig|4|64|gpu:a100_1g.5gb:14(S:0),gpu:a100_1g.5gb:14(S:1)
 long@night|2|96|gpu:nvidia_h100_80gb_hbm3:2,gpu:nvidia_h100_80gb_hbm3_4g.40gb:2
 own|1|64|gpu:nvidia_geforce_rtx_4090:4
 odd|1|64|gpu:a:b:c:4
+two|1|128|gpu:a100:2(S:0-1),gpu:h100:2(S:1)
 """
 
 
@@ -158,6 +159,7 @@ def test_slices_are_no_gpus_and_what_is_not_understood_is_said(tmp_path: Path) -
     assert loaded.partitions["long@night"].node_type == "h100x2mig2"
     assert "RTX 40xx" in text
     assert "'gpu:a:b:c:4', which is not understood" in text
+    assert "'gpu:a100:2(S:0-1),gpu:h100:2(S:1)', which is not understood, or of several" in text
     assert not loaded.without_gpus
 
 

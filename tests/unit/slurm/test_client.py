@@ -11,6 +11,7 @@ import pytest
 import hpcstack
 from hpcstack.core.errors import MissingToolError, SlurmError
 from hpcstack.core.process import Completed, Runner
+from hpcstack.slurm import client
 from hpcstack.slurm.client import Client, QueuedJob, parse_queued
 from hpcstack.slurm.state import JobState
 
@@ -194,3 +195,17 @@ def test_no_other_module_starts_slurms_programs() -> None:
             if isinstance(first, ast.Constant) and first.value in ASKED:
                 elsewhere.append(f"{path.relative_to(SOURCES)}:{node.lineno}")
     assert elsewhere == []
+
+
+def test_what_is_written_as_a_directive_wins_over_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sbatch takes SBATCH_ACCOUNT rather than `#SBATCH --account`: the wrong one would be billed."""
+    script = tmp_path / "job.sh"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH --account=new\n#SBATCH --time=60\n#SBATCH --cpus-per-task=4\n"
+    )
+    for name in ("ACCOUNT", "TIMELIMIT", "CPUS_PER_GPU", "QOS"):
+        monkeypatch.setenv(f"SBATCH_{name}", "1")
+    hidden = client._hide_variables_of(script)
+    assert hidden[1::2] == ["SBATCH_ACCOUNT", "SBATCH_TIMELIMIT", "SBATCH_CPUS_PER_GPU"]

@@ -181,3 +181,16 @@ def test_the_gpus_of_a_job_by_its_record(record: str, expected: int | None) -> N
 def test_a_record_says_what_its_numbers_are_for() -> None:
     found = list_requests_of_job({"TresPerTask": "cpu=2,gres/gpu=1", "TresPerNode": "gres/tmp:1"})
     assert [(one.per, one.devices) for one in found] == [(Per.TASK, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("cpu=192,node=2,gres/gpu=8,gres/gpu:a100=4", 8),  # the site tracks some of the types
+        ("gres/gpu=8,gres/gpu:a100=4,gres/gpu:h100=4", 8),
+        ("gres/gpu:a100=4", 4),
+        ("gres/gpu=8", 8),
+    ],
+)
+def test_a_total_counts_beside_its_types(text: str, count: int) -> None:
+    assert sum(one.count for one in read_tres(text)) == count
