@@ -307,9 +307,7 @@ def make_image(
         job,
         steps=request.steps,
         environment=locked.environment,
-        fresh=request.options.fresh,
-        offline=request.options.offline,
-        squash=request.options.squash,
+        options=request.options,
         beside=beside,
     )
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack import __version__
 from hpcstack.build.engines import Engine, choose_engine
+from hpcstack.build.options import NO_BUILD_OPTIONS, BuildOptions
 from hpcstack.core import data
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import read_text, write_text
@@ -44,34 +45,6 @@ DECIDING = ("build", "core", "squashfs", "render", "oci", "recipe", "lock", "har
 
 
 @dataclass(frozen=True)
-class BuildOptions:
-    """How a stack is to be built, as the command line says it; empty: as the recipe and the site do."""
-
-    platform: str = ""
-    engine: str = ""
-    fresh: bool = False  # ignore all earlier builds
-    offline: bool = False  # without any network
-    locked: bool = False
-    sif: str = ""
-    squash: bool = False  # pack the whole image anew, whatever the site's build.splice says
-
-    def words(self) -> list[str]:
-        """Return these options as words of a command line, without --sif."""
-        flags = {
-            "--no-cache": self.fresh,
-            "--offline": self.offline,
-            "--locked": self.locked,
-            "--squash": self.squash,
-        }
-        valued = {"--platform": self.platform, "--engine": self.engine}
-        words = [name for name, is_set in flags.items() if is_set]
-        for name, value in valued.items():
-            if value:
-                words += [name, value]
-        return words
-
-
-@dataclass(frozen=True)
 class BuildRequest:
     """Everything that one build is made from."""
 
@@ -81,7 +54,7 @@ class BuildRequest:
     platform: str
     engine: Engine
     why: str = ""  # the reason for this engine
-    options: BuildOptions = BuildOptions()
+    options: BuildOptions = NO_BUILD_OPTIONS
     bundled: str = ""  # name of the base if a bundle brought it: no registry vouches for it
     # The sha256 of an earlier image that is to be built once more, byte for byte. An image with other
     # bytes is not stored then, and the stack's pointer stays where it is.
@@ -207,7 +180,7 @@ def request_build(
     lock: Lock,
     site: Site,
     runner: Runner,
-    options: BuildOptions = BuildOptions(),
+    options: BuildOptions = NO_BUILD_OPTIONS,
 ) -> BuildRequest:
     """Return the request for RECIPE as locked by LOCK, built as OPTIONS say.
 

@@ -21,7 +21,7 @@ from hpcstack.cli.session import (
 
 if TYPE_CHECKING:
     from hpcstack.build.batch import BuildOutcome
-    from hpcstack.build.request import BuildOptions
+    from hpcstack.build.options import BuildOptions
     from hpcstack.core.progress import Progress
 
 
@@ -114,7 +114,7 @@ def command(
     An image that already exists is not built again. Several stacks, or a pattern such as
     'pytorch-*', are built one after another.
     """
-    from hpcstack.build.request import BuildOptions
+    from hpcstack.build.options import BuildOptions
     from hpcstack.core.errors import InputError
 
     options = BuildOptions(**given)

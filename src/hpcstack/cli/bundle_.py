@@ -59,7 +59,8 @@ def create(
     base is already.
     """
     from hpcstack.build import bundle
-    from hpcstack.build.request import BuildOptions, find_built, request_build
+    from hpcstack.build.options import BuildOptions
+    from hpcstack.build.request import find_built, request_build
     from hpcstack.resolve import make_lock
 
     recipe, site = session.recipe(name), session.site

@@ -190,7 +190,8 @@ def _check_parity(session: Session, one: str, other: str, as_json: bool) -> None
 def _check_reproducible(session: Session, name: str, engine: str, as_json: bool) -> None:
     """Build NAME twice. Raise AnswerIsNo if the images have different bytes."""
     from hpcstack.build import verify
-    from hpcstack.build.request import BuildOptions, request_build
+    from hpcstack.build.options import BuildOptions
+    from hpcstack.build.request import request_build
     from hpcstack.core.errors import AnswerIsNo
     from hpcstack.resolve import make_lock
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.build.base import find_host_platform
 from hpcstack.build.build import describe_image_of
-from hpcstack.build.request import BuildOptions, request_build
+from hpcstack.build.options import BuildOptions
+from hpcstack.build.request import request_build
 from hpcstack.core.budget import Budget
 from hpcstack.core.errors import AnswerIsNo, InputError, NotInRegistry, RegistryError
 from hpcstack.core.files import digest_of

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from hpcstack import __version__
 from hpcstack.build.build import build_image
 from hpcstack.build.engines import ENGINES, find_engine
-from hpcstack.build.request import BuildOptions, BuildRequest
+from hpcstack.build.options import BuildOptions
+from hpcstack.build.request import BuildRequest
 from hpcstack.core.errors import HpcstackError, InputError, StoreError
 from hpcstack.core.files import digest_of, read_bytes
 from hpcstack.lock.model import MAX_LOCK, parse_lock

@@ -17,7 +17,8 @@ from hpcstack.resolve.make_lock import lock_to_build, lock_to_show
 from hpcstack.resolve.signed_base import refuse_unsigned
 
 if TYPE_CHECKING:
-    from hpcstack.build.request import BuildOptions, BuildRequest
+    from hpcstack.build.options import BuildOptions
+    from hpcstack.build.request import BuildRequest
     from hpcstack.build.workbench import Workbench
     from hpcstack.recipe.catalog import Recipe
     from hpcstack.store.artifact import Artifact

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcstack.build.batch import BatchBuild, build_on_slurm
-from hpcstack.build.request import BuildOptions
+from hpcstack.build.options import BuildOptions
 from hpcstack.core.errors import (
     AnswerIsNo,
     BuildError,

@@ -11,7 +11,7 @@ import contextlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from hpcstack.build.request import BuildOptions
+from hpcstack.build.options import BuildOptions
 from hpcstack.core.errors import HpcstackError, InputError, StoreError, did_you_mean
 from hpcstack.lock.file import LockFile
 from hpcstack.publish.damage import can_be_mended, find_damage

@@ -54,7 +54,7 @@ def build_argv(job: Job, sif: Path) -> list[str]:
     What the site lends is bound at /mnt for the time of the build.
     """
     ids = []
-    if job.offline:
+    if job.options.offline:
         ids = ["--ignore-subuid"]  # newuidmap does not work in the namespace without a network
 
     return [
@@ -156,12 +156,12 @@ class ApptainerEngine:
                 why = error.message
 
         # From here on Apptainer would run the steps itself.
-        if job.settings.splice == "always" and not job.squash:
+        if job.settings.splice == "always" and not job.options.squash:
             raise BuildError(
                 f"the image cannot be spliced: Apptainer runs no step in a mounted base ({why})",
                 "build.splice: auto in site.yaml packs it",
             )
-        if job.offline and os.geteuid():
+        if job.options.offline and os.geteuid():
             reason = (
                 why,
                 "Apptainer cannot shut the network out here: use --engine builtin or enroot",
@@ -189,7 +189,7 @@ class ApptainerEngine:
 
         env = make_apptainer_environment(job, prepare_home(job))
         argv = without_settings(build_argv(job, sif), env)
-        if job.offline:
+        if job.options.offline:
             argv = [*NO_NETWORK, *argv]
         done = runner.logged(
             supervise_command(argv), job.log, env=env, cwd=job.context, on_line=job.on_line

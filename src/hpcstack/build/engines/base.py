@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from hpcstack.build.options import NO_BUILD_OPTIONS, BuildOptions
 from hpcstack.oci.pack import OWN_TIMES
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Job:
     `work` is a folder on local disk, private to the build. `context` holds the rendered files, and
     `lent` what the site lends (bound at /mnt). `base` is the imported base as a squashfs, and
     `environment` its variables. An engine may keep the unpacked base and finished steps in
-    `layers`; with `fresh` it uses none that is there.
+    `layers`; with `options.fresh` it uses none that is there.
 
     The engine writes the image to `output`. A spliced image takes little more than a copy, so it is
     written to `beside` instead, on the store's filesystem, where one is given.
@@ -78,9 +79,7 @@ class Job:
     progress: Progress
     steps: tuple[BuildStep, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    fresh: bool = False
-    offline: bool = False
-    squash: bool = False  # pack the whole image anew, whatever the site's build.splice says
+    options: BuildOptions = NO_BUILD_OPTIONS
     beside: Path | None = None
     clock: StepClock = field(default_factory=StepClock)
 

@@ -121,7 +121,7 @@ class Docker:
         mark = uuid.uuid4().hex[:12]
         made: list[str] = []  # images to remove, the last one made first
         tail: list[str] = []
-        network = "none" if job.offline else "host"
+        network = "none" if job.options.offline else "host"
         proxies = list_proxies(job.settings)
         try:
             base = f"hpcstack-base:{re.sub('[^a-z0-9]', '-', job.base.stem)[:100]}"

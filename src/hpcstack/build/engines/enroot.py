@@ -103,7 +103,7 @@ class EnrootEngine:
 
         job.progress(f"UNCONFINED (build.unconfined in site.yaml), and packed anew: {why}")
         argv = ["bash", self.definition, str(job.output)]
-        if job.offline:
+        if job.options.offline:
             argv = [*NO_NETWORK, *argv]
 
         done = runner.logged(

@@ -67,7 +67,7 @@ class Packing:
         self.running: Fed | None = None
         self.kind = (0, 0)  # compressor and block size of the base
         self.why = ""
-        if job.squash or job.settings.splice == "never":
+        if job.options.squash or job.settings.splice == "never":
             self.why = ASKED_FOR
 
         try:
@@ -170,7 +170,7 @@ def finish_image(job: Job, layers: Layers, packing: Packing) -> BuildResult:
     StoreError where the disk has no room for it.
     """
     job.clock.begin(IMAGE)
-    always = job.settings.splice == "always" and not job.squash
+    always = job.settings.splice == "always" and not job.options.squash
     try:
         if packing.why:
             raise Unreadable(packing.why)

@@ -138,7 +138,7 @@ class Layered:
 
         This is for kernels and filesystems that take no layers; WHY says which.
         """
-        if job.settings.splice == "always" and not job.squash:
+        if job.settings.splice == "always" and not job.options.squash:
             raise BuildError(
                 f"the image cannot be spliced: {why}", "build.splice: auto in site.yaml packs it"
             )
@@ -176,7 +176,7 @@ class Layered:
         _place_files(tree, files)
         give_to_builder(tree / HOME.lstrip("/"))
 
-        offline = job.offline or not step.network
+        offline = job.options.offline or not step.network
         binds = {make_step_folder(job, lines): STEP}
         require_success(_run_in_tree(job, tree, enclosure, binds, COMMAND, runner, offline=offline))
 
@@ -212,7 +212,7 @@ class Layered:
             brought |= set(files)
 
             name = key
-            if job.fresh:
+            if job.options.fresh:
                 name = f".{make_label()}{key}-fresh"
 
             if (job.layers / name).is_dir():
@@ -221,7 +221,7 @@ class Layered:
                     f"step {number}/{len(job.steps)} {step.title} (kept from an earlier build)"
                 )
             else:
-                if job.fresh:
+                if job.options.fresh:
                     own.append(job.layers / name)
                 # Somebody may have removed a layer and left the squashfs of it.
                 name_packed(job.layers / name).unlink(missing_ok=True)
@@ -254,7 +254,7 @@ class Layered:
         that check fails; no layer is kept then.
         """
         guarded = CHECK in step.lines
-        offline = job.offline or not step.network
+        offline = job.options.offline or not step.network
         began = _mark_beginning(job)
 
         part = job.layers / f".{make_label()}{key}"
@@ -382,13 +382,13 @@ class Layered:
             job.progress(f"in an unpacked copy of the base: {why}")
             with open_unpacked(job, runner) as (tree, enclosure):
                 return _run_in_tree(
-                    job, tree, enclosure, binds, command, runner, offline=job.offline
+                    job, tree, enclosure, binds, command, runner, offline=job.options.offline
                 )
 
         with open_lowest(job, runner) as base:
             options = f"userxattr,lowerdir={base.layer},upperdir={upper},workdir={over}"
             return self._run_in_overlay(
-                job, base, options, merged, binds, command, runner, offline=job.offline
+                job, base, options, merged, binds, command, runner, offline=job.options.offline
             )
 
 
