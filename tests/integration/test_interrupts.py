@@ -160,7 +160,9 @@ def test_a_term_for_hpcstack_alone_ends_what_a_script_runs(testbed: Testbed, sav
     line = _line("--nproc-per-node=2", "--runtime=apptainer", "--grace=60")
     testbed.bash(TERMINATED, saves, *line, timeout=120)
     said = testbed.bash(f"cat {FOLDER}/said").stdout
-    assert said.endswith("hpcstack: it was cancelled; exit 143\nexit 143\n"), said
+    last, status = said.splitlines()[-2:]
+    assert last.startswith("hpcstack: it was cancelled; exit 143; log: "), said
+    assert status == "exit 143"
     assert "saved-3" not in _saved(testbed)
 
 
