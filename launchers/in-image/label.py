@@ -9,6 +9,7 @@ import sys
 
 WAIT_S = 0.5  # after which the beginning of a line is handed on: somebody may be asked something
 LONGEST = 65536  # bytes of a line that are handed on at once
+DONE = 9  # the descriptor that rank.sh reads to its end
 OWN = b"hpcstack: "  # what is hpcstack's own names its rank itself
 
 
@@ -42,6 +43,9 @@ def label(source, out, prefix):
 
 def main():
     prefix = sys.argv[1].encode()
+    # Whoever reads this to its end knows that all is written. rank.sh waits for that: what ends the container ends those
+    # who label, too.
+    done, held = os.pipe()
     for out in (1, 2):
         source, sink = os.pipe()
         if not os.fork():
@@ -57,12 +61,15 @@ def main():
             os.close(sink)
             os.close(0)
             os.close(3 - out)
+            os.close(done)
             with contextlib.suppress(OSError):  # nobody reads what the rank writes
                 label(source, out, prefix)
             os._exit(0)
         os.dup2(sink, out)
         os.close(source)
         os.close(sink)
+    os.close(held)
+    os.dup2(done, DONE)  # inheritable
     os.execvp(sys.argv[2], sys.argv[2:])
 
 

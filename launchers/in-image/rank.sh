@@ -8,8 +8,12 @@
 HPCSTACK_RANK='if [ -n "${HPCSTACK_LABEL:-}" ] && command -v python3 >/dev/null; then # label.py
     label=$HPCSTACK_LABEL
     unset HPCSTACK_LABEL
+    HPCSTACK_LABELLED=yes
+    export HPCSTACK_LABELLED
     exec python3 -I -S -c "$label" "[rank${RANK:-${SLURM_PROCID:-0}}]: " /bin/sh -c "eval \"\$HPCSTACK_RANK\"" rank "$@"
 fi
+labelled=${HPCSTACK_LABELLED:-}
+unset HPCSTACK_LABELLED
 rank=""
 early=""
 # Traps first: a signal that comes before there is a rank is kept for it, and does not end this shell.
@@ -92,9 +96,9 @@ elif python3 -I -S -c "import os" 2>/dev/null; then
 fi
 exec 3<&0
 if [ -n "${HPCSTACK_GRACE:-}" ]; then
-    (trap "" USR1 && exec $plain "$@" <&3 3<&-) &
+    (trap "" USR1 && exec $plain "$@" <&3 3<&- 9<&-) &
 else
-    (exec $plain "$@" <&3 3<&-) &
+    (exec $plain "$@" <&3 3<&- 9<&-) &
 fi
 rank=$!
 exec 3<&-
@@ -156,6 +160,10 @@ case $status in
     sleep 0.5 2>/dev/null || sleep 1 # srun ends a step without waiting for the last words of the rank that failed
     ;;
 esac
+if [ -n "$labelled" ]; then # until its last lines are written; what it has left behind may hold them open
+    exec >/dev/null 2>&1
+    timeout 2 cat <&9
+fi
 if [ -n "$interrupted" ] && [ -z "$told" ]; then
     trap "exit $status" TERM INT HUP
     exec 2>/dev/null # what serves the image may end first, and then there is no sleep any more

@@ -14,7 +14,7 @@ function find_exception(preferred,    n, key, best) { # into found_of and found:
     best = 8
     for (n = 1; n <= kept; n++) {
         if (place_of[order[n]] != n) continue
-        key = 4 * (order[n] in went_on) + 2 * is_victim(exception(order[n])) + (order[n] != preferred)
+        key = 4 * ((order[n] in went_on) || (order[n] in logged)) + 2 * is_victim(exception(order[n])) + (order[n] != preferred)
         if (key < best) { best = key; found_of = order[n]; found = exception(order[n]) }
     }
 }
@@ -53,23 +53,32 @@ function end_task(number, where, status,    by_itself, by_srun, again) { # a tas
     task = number; on = where; code = status
     task_words = ((number ":") in last_of_rank) ? last_of_rank[number ":"] : last_of_rank[""]
 }
-function form_of(text) { gsub(/[0-9]+/, "0", text); return text }
+function form_of(text) {
+    gsub(/[0-9]+/, "0", text)
+    gsub(/(TRACE|DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL) */, "LEVEL", text)
+    return text
+}
 function learn_label(    n, before, form) { # what stands before the head of a traceback, and again before its frames
     if (n = index($0, "Traceback (most recent call last):")) {
         before = substr($0, 1, n - 1)
-        pending = (length(before) >= 2 && length(before) <= 160 && before ~ /^[]A-Za-z0-9 _.,:;\/|()<>=@#+*[{}-]+$/) ? form_of(before) : ""
-    } else if (pending != "" && (n = index($0, "  File \""))) {
+        if (length(before) >= 2 && length(before) <= 160 && before ~ /^[]A-Za-z0-9 _.,:;\/|()<>=@#+*[{}-]+$/ && waiting < 20) {
+            form = form_of(before)
+            if (!(form in pending)) waiting++
+            pending[form] = 1
+        }
+    } else if (waiting && (n = index($0, "  File \""))) {
         form = form_of(substr($0, 1, n - 1))
-        if (form != pending || form !~ /[A-Za-z0-9]/ || others >= 20 || (form in known_other)) return
+        if (!(form in pending) || form !~ /[A-Za-z0-9]/ || others >= 20 || (form in known_other)) return
         known_other[form] = 1
         gsub(/[^A-Za-z0-9 ]/, "[&]", form)
         gsub(/0/, "[0-9]+", form)
+        gsub(/LEVEL/, "(TRACE|DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL) *", form)
         OTHER[++others] = "^" form
     }
 }
 function name_in(label,    text) { # who is named in it: what is a time, and what stands before it, tells no speakers apart
     text = label
-    while (match(text, /[0-9]+([-\/:.,T][0-9]+)+Z?/)) text = substr(text, RSTART + RLENGTH)
+    while (match(text, /([0-9][0-9]+[-\/][0-9][0-9]([-\/][0-9][0-9]+)?[T ]+)?[0-9][0-9]?:[0-9][0-9]:[0-9][0-9]([.,][0-9]+)?Z?|(TRACE|DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL) */)) text = substr(text, RSTART + RLENGTH)
     sub(/^[] )|:]+/, "", text)
     sub(/[ :|]+$/, "", text)
     return text
@@ -100,7 +109,7 @@ function forget() { # all but the labels: the job starts again, and writes into 
     out_of_memory = others_are_ended = ended = last = first = kept = 0
     split("", why); split("", at); split("", place); split("", own); split("", open); split("", inside)
     left = is_wrong = killed = before_end = after_end = after_end_of = is_of_a_step = task_words = at_root = ""
-    split("", reports); split("", just)
+    split("", reports); split("", just); split("", logged)
     split("", groups); split("", harmless); split("", went_on); split("", wrong); split("", last_of_rank); split("", order); split("", place_of)
 }
 function exception(rank) { return rank in why ? why[rank] (rank in at ? " (" at[rank] ")" : "") : "" }
@@ -140,7 +149,9 @@ BEGIN {
     sub(/\r+$/, "") # a terminal ends lines with both; a bar is drawn over itself
     sub(/.*\r/, "")
     of = ""
+    whole = $0
     for (taken = 0; taken < MOST_LABELS && take_label(); taken++);
+    is_logged = $0 != "" && substr(whole, 1, length(whole) - length($0)) ~ /TRACE|DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL/
 }
 (of in open) || (of in groups) { # the tree of an exception group has a margin
     if (/^ +[+][-+ ]/) { if (!/Traceback/) $0 = "" }
@@ -270,13 +281,16 @@ aborted == "" && host == "" && (/^MPI_ABORT was invoked on rank [0-9]+ / || /^Ab
     says_for_what = (of in why) && is_of_a_program(why[of]) && !is_of_a_program($0)
     gives_way = (of in why) && (of == "" || of ~ /:$/) && is_victim(exception(of)) && !is_victim($0) && !is_told($0)
     is_the_root = at_root && (of in reports)
-    is_new = !(of in why) || as_it_ended || was_caught || of_group || says_for_what || gives_way || is_the_root
+    is_raised = (of in logged) && !is_logged
+    is_new = !(of in why) || as_it_ended || was_caught || of_group || says_for_what || gives_way || is_the_root || is_raised
     if (((of in open) || (of in groups) || (is_beside_one && gives_way)) && is_new && !(of in harmless) && $0 !~ /ChildFailedError/) {
         why[of] = substr($0, 1, 300)
         order[++kept] = of
         place_of[of] = kept
         delete at[of]
         delete went_on[of]
+        delete logged[of]
+        if (is_logged) logged[of] = 1
         if (of in own) at[of] = own[of]
         else if (of in place) at[of] = place[of]
         if (told != "" && !is_victim($0) && !is_told($0)) { after_end = exception(of); after_end_of = of }

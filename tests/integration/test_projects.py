@@ -397,7 +397,7 @@ def test_one_more_dependency_costs_one_installation(project: Project) -> None:
         "--", "python3", "-c", "'import cowsay, iniconfig; print(iniconfig.__file__)'"
     )
     assert done.stdout.startswith("/opt/hpcstack/with/"), done.stderr
-    assert "1 package of 2 are packed already" in done.stderr
+    assert "packed already: 1 of 2 packages" in done.stderr
     assert "installing 1 package" in done.stderr
     assert "compared with the lock before: + iniconfig 2.0.0" in done.stderr
 

@@ -122,7 +122,7 @@ def format_topics(topics: list[Topic]) -> str:
 def _has_all(text: str, words: tuple[str, ...]) -> bool:
     """Whether TEXT has all WORDS, or words that begin with them: `oom` is not in `room`."""
     folded = text.lower()
-    return all(re.search(rf"\b{re.escape(word.lower())}", folded) for word in words)
+    return all(re.search(rf"(?<!\w){re.escape(word.lower())}", folded) for word in words)
 
 
 def _find_verb(ctx: click.Context, name: str) -> click.Command | None:

@@ -66,6 +66,10 @@ def command(
     named, which holds its script, image, lock and variables. --by-node names nodes on which more jobs
     died than chance explains; exit code 1 if there are any.
     """
+    if job and by_node:
+        raise click.UsageError("--by-node is about all jobs: leave out JOB")
+    if match and not job:
+        raise click.UsageError("--match looks into the logs of one job: name it")
     if by_node:
         _show_by_node(session, days, most, as_json=as_json)
     if job:

@@ -13,7 +13,7 @@ import re
 import signal
 from dataclasses import dataclass, field
 
-from hpcstack.launch.log_lines import Labels
+from hpcstack.launch.log_lines import LEVEL, Labels
 from hpcstack.slurm.state import MEANINGS, JobState
 from hpcstack.slurm.step_messages import ENDED, SPEAKER
 
@@ -236,6 +236,10 @@ class Failure:
     place: dict[str, str] = field(default_factory=dict)  # the innermost frame
     own: dict[str, str] = field(default_factory=dict)  # the innermost frame outside of libraries
     why: dict[str, str] = field(default_factory=dict)  # the exception, with the place
+    is_logged: bool = False  # the label of this line has a level of logging
+    logged: set[str] = field(
+        default_factory=set
+    )  # ranks whose exception was logged, and not raised
     just: set[str] = field(default_factory=set)  # ranks whose last line was an exception
     harmless: set[str] = field(default_factory=set)  # ranks in a traceback that ends nothing
     went_on: set[str] = field(default_factory=set)  # ranks that wrote something after an exception
@@ -265,7 +269,9 @@ class Failure:
 
     def feed(self, line: str) -> None:
         """Read one LINE of the step's standard error, without its newline."""
+        whole = line
         rank, line = self.labels.split(line)
+        self.is_logged = bool(LEVEL.search(whole.removesuffix(line))) if line else False
         line = find_message(self._strip(rank, line))
         if STARTED_AGAIN.match(line):
             self._forget()
@@ -438,13 +444,17 @@ class Failure:
         gives_way = is_anybodys and bool(VICTIM.search(known)) and not has_a_cause
         is_the_root = self.at_root and rank in self.reports
         is_new = not known or as_it_ended or was_caught or is_of_group or says_for_what
-        is_new = is_new or gives_way or is_the_root
+        is_raised = rank in self.logged and not self.is_logged
+        is_new = is_new or gives_way or is_the_root or is_raised
         is_due = rank in self.open or is_in_group or (is_beside_one and gives_way)
         if is_due and is_new and not harmless:
             place = self.own.get(rank) or self.place.get(rank)
             self.why.pop(rank, None)  # their order is that in which they came
             self.why[rank] = line[:300] + (f" ({place})" if place else "")
             self.went_on.discard(rank)
+            self.logged.discard(rank)
+            if self.is_logged:
+                self.logged.add(rank)
             if self.ended_by and not VICTIM.search(line) and not TOLD.search(line):
                 self.after_end, self.after_end_of = self.why[rank], rank
         if GROUP.match(line):
@@ -638,7 +648,8 @@ class Failure:
 
         def rank_of(item: tuple[str, str]) -> tuple[bool, bool, bool]:
             speaker, said = item
-            return speaker in self.went_on, bool(VICTIM.search(said)), speaker != preferred
+            ended_nothing = speaker in self.went_on or speaker in self.logged
+            return ended_nothing, bool(VICTIM.search(said)), speaker != preferred
 
         return min(self.why.items(), key=rank_of, default=("", ""))
 

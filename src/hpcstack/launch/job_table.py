@@ -57,8 +57,11 @@ def make_part_rows(
         said = ""
         found: tuple[str, ...] = ()
         for path in part.logs:
-            said = said or _find_last_words(path)
-            found = found or _find_last_match(path, pattern)
+            try:
+                said = said or _find_last_words(path)
+                found = found or _find_last_match(path, pattern)
+            except (OSError, InputError) as error:  # gone by now, or another user's
+                said = said or f"{path} cannot be read: {error}"
         log = ", ".join(map(str, part.logs))
         state = str(part.state) or "?"
         rows.append(PartRow(part.job, state, part.elapsed, part.nodes, log, said, found))

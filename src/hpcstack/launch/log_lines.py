@@ -64,8 +64,13 @@ LABELS = (
 # name of pdsh, a pod's, a time, a level of logging. Only of such signs.
 HEAD, FRAME = "Traceback (most recent call last):", '  File "'
 OTHER = re.compile(r"[A-Za-z0-9 _.,:;/|()<>=@#+*\[\]{}-]{2,160}")
-# Of a label, what is a time or a date tells no speakers apart, nor does what stands before it.
-TIME = re.compile(r"[0-9]+(?:[-/:.,T][0-9]+)+Z?")
+# Of a label, a time and a level of logging tell no speakers apart, nor does what stands before them.
+TIME = re.compile(
+    r"(?:[0-9][0-9]+[-/][0-9][0-9](?:[-/][0-9][0-9]+)?[T ]+)?[0-9][0-9]?:[0-9][0-9]:[0-9][0-9]"
+    r"(?:[.,][0-9]+)?Z?"
+)
+_LEVELS = "TRACE|DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL"
+LEVEL = re.compile(f"(?:{_LEVELS}) *")
 MOST_OTHERS = 20  # forms of such labels in one log
 # Whether a line has a label at all: most have none, and a log may have millions of lines
 _ANY = re.compile("|".join(f"(?:{label.pattern})" for label in LABELS))
@@ -137,16 +142,16 @@ def _clean(block: bytes) -> bytes:
 class Labels:
     """Takes labels off the lines of one log, in their order.
 
-    `others` are the forms of labels that it has come to know, {with each number as a 0: its pattern},
-    and `pending` is the form of what stood before the last head of a traceback.
+    `others` are the forms of labels that it has come to know, {with each number as a 0, and each level as
+    LEVEL: its pattern}, and `pending` are the forms of what stood before heads of tracebacks.
     """
 
     others: dict[str, re.Pattern[str]] = field(default_factory=dict)
-    pending: str = ""
+    pending: set[str] = field(default_factory=set)
 
     def copy(self) -> Labels:
         """Return these labels for another reader of the same log."""
-        return Labels(dict(self.others), self.pending)
+        return Labels(dict(self.others), set(self.pending))
 
     def split(self, line: str) -> tuple[str, str]:
         """Return (whose LINE is, what they wrote); empty where nothing says whose it is.
@@ -201,20 +206,26 @@ class Labels:
         """Learn a label from LINE, from AT on, if it is a frame behind what stood before the head."""
         if HEAD in line:
             before = line[at : line.index(HEAD, at)] if HEAD in line[at:] else ""
-            self.pending = _NUMBER.sub("0", before) if OTHER.fullmatch(before) else ""
+            if OTHER.fullmatch(before) and len(self.pending) < MOST_OTHERS:
+                self.pending.add(_form_of(before))
         elif self.pending and FRAME in line[at:]:
             before = line[at : line.index(FRAME, at)]
-            form = _NUMBER.sub("0", before)
+            form = _form_of(before)
             # The margin of a group of exceptions has no letter and no digit.
             has_a_name = any(sign.isalnum() for sign in form)
-            if form == self.pending and has_a_name and len(self.others) < MOST_OTHERS:
-                self.others[form] = re.compile(re.escape(form).replace("0", "[0-9]+"))
+            if form in self.pending and has_a_name and len(self.others) < MOST_OTHERS:
+                pattern = re.escape(form).replace("0", "[0-9]+")
+                self.others[form] = re.compile(pattern.replace("LEVEL", LEVEL.pattern))
+
+
+def _form_of(label: str) -> str:
+    """Return LABEL with each number as a 0 and each level of logging as LEVEL."""
+    return LEVEL.sub("LEVEL", _NUMBER.sub("0", label))
 
 
 def _find_name(label: str, at: int) -> tuple[int, int] | None:
     """Return the span of the speaker's name in LABEL, which stands at AT; None where it has none."""
-    times = list(TIME.finditer(label))
-    begin = times[-1].end() if times else 0
+    begin = max((found.end() for one in (TIME, LEVEL) for found in one.finditer(label)), default=0)
     begin += len(label[begin:]) - len(label[begin:].lstrip(" ])|:"))
     end = len(label.rstrip(" :|"))
     return (at + begin, at + end) if begin < end else None

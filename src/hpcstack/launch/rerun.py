@@ -5,7 +5,6 @@ What is submitted is the script that was kept, so that it runs what ran before, 
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from hpcstack.launch.jobs import (
 )
 from hpcstack.slurm.array import join_tasks, read_tasks
 from hpcstack.slurm.client import Client
+from hpcstack.slurm.job_id import read_job_id
 from hpcstack.slurm.state import UNKNOWN, JobState
 
 if TYPE_CHECKING:
@@ -73,7 +73,15 @@ def plan_rerun(job: str, tasks: str, runner: Runner) -> Rerun:
     TASKS are as in sbatch's option --array. Raise InputError where JOB was not submitted by hpcstack,
     or its script or its image is gone; AnswerIsNo where nothing of it is known to have failed.
     """
-    launch = _find_submitted(job, runner)
+    named = read_job_id(job)
+    if named.step or named.part:
+        raise InputError(f"{job} is a part of a job", f"hpcstack rerun {named.job}")
+    if named.task and tasks:
+        raise InputError(
+            f"{job} is a task, and --tasks {tasks} names others", "name them in one way"
+        )
+    tasks = tasks or named.task
+    launch = _find_submitted(named.job, runner)
     if launch.is_array:
         return _plan_tasks(launch, tasks, runner)
     if tasks:
@@ -119,7 +127,7 @@ def _plan_tasks(launch: Launch, tasks: str, runner: Runner) -> Rerun:
 
 def _choose_tasks(said: str, states: Mapping[int, JobState]) -> tuple[int, ...]:
     """Return the tasks that SAID means. Raise InputError for one that STATES does not have."""
-    ranges = read_tasks(said) or []
+    ranges = [] if "%" in said else read_tasks(said) or []
     wanted = []
     if sum(map(len, ranges)) <= MOST_TASKS:
         wanted = [task for one in ranges for task in one]
@@ -159,7 +167,7 @@ def _find_submitted(job: str, runner: Runner) -> Launch:
 
 
 def _suggest_sbatch(job: str, runner: Runner) -> str:
-    """Return the line of sbatch that submits again what failed of JOB, a script of the user's own.
+    """Return how to submit again what failed of JOB, a script of the user's own.
 
     Empty where accounting does not tell the line, or nothing has failed.
     """
@@ -171,11 +179,9 @@ def _suggest_sbatch(job: str, runner: Runner) -> str:
         task = name.partition("_")[2]
         if task.isdigit() and known.state.has_failed:
             failed.append(int(task))
-    words = shlex.split(line) if line.startswith("sbatch ") else []
-    if not words or not failed:
+    if not line or not failed:
         return ""
-    rest = [word for word in words[1:] if not word.startswith("--array=")]
-    return f"sbatch --array={join_tasks(failed)} {shlex.join(rest)}"
+    return f"with --array={join_tasks(failed)} in place of its own: {line}"
 
 
 def submit_again(rerun: Rerun, runner: Runner) -> tuple[str, Path, str]:

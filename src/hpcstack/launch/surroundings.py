@@ -106,7 +106,7 @@ def look_around(
 ) -> Surroundings:
     """Return where a step by RUNTIME, as the command line has it, is planned.
 
-    With BATCH it gets a job of its own, whatever job this shell is in. HET_GROUP is the group of a
+    With BATCH it gets a job of its own, whatever job this shell is in. HET_GROUP is its group of a
     heterogeneous job. Raise MissingToolError where
     the runtime cannot be had.
     """

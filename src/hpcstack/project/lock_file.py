@@ -76,7 +76,7 @@ class ProjectLock:
     def name_contents(self, artifact: Artifact) -> str:
         """Return a name for what is installed by it: the same for all projects that are alike."""
         head, packages = self.list_contents(artifact)
-        words = "\0".join([head, *packages])
+        words = "\0".join([head, *sorted(packages)])
         return hashlib.sha256(words.encode()).hexdigest()[:32]
 
     def list_contents(self, artifact: Artifact) -> tuple[str, list[str]]:

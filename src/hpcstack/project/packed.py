@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -113,7 +114,7 @@ def make_packed(
         if base:
             present, missing = base
             count = len(lock.packages) - len(missing.packages)
-            progress(f"{format_count(count, 'package')} of {len(lock.packages)} are packed already")
+            progress(f"packed already: {count} of {format_count(len(lock.packages), 'package')}")
             renew_use(present)
             install(missing, present)
         else:
@@ -247,10 +248,11 @@ def note_wanted(packed: Path, wanted: tuple[str, ...]) -> None:
     """Note that WANTED, too, uses the file PACKED, which is there already."""
     renew_use(packed)
     contents = _read_contents(packed)
-    if contents and not set(wanted) <= set(contents.wanted):
-        both = [*contents.wanted, *wanted][-MOST_WANTED:]
+    plain = [_without_login(one) for one in wanted]
+    if contents and not set(plain) <= set(contents.wanted):
+        both = [*contents.wanted, *plain][-MOST_WANTED:]
         newer = contents.model_copy(update={"wanted": list(dict.fromkeys(both))})
-        write_text(packed.with_suffix(".json"), newer.model_dump_json(indent=1) + "\n")
+        write_text(packed.with_suffix(".json"), newer.model_dump_json(indent=1) + "\n", 0o600)
 
 
 def _write_contents(
@@ -263,9 +265,14 @@ def _write_contents(
         head=head,
         packages=names,
         stack=artifact.stack,
-        wanted=list(wanted),
+        wanted=[_without_login(one) for one in wanted],
     )
-    write_text(packed.with_suffix(".json"), contents.model_dump_json(indent=1) + "\n")
+    write_text(packed.with_suffix(".json"), contents.model_dump_json(indent=1) + "\n", 0o600)
+
+
+def _without_login(wanted: str) -> str:
+    """Return WANTED, a folder or a requirement, without a login in its URL."""
+    return re.sub(r"//[^/@\s]*@", "//", wanted)
 
 
 # -- what takes room
@@ -328,7 +335,10 @@ def remove_kept(
     folder.mkdir(parents=True, exist_ok=True)
     with hold_lease(folder / "lease", progress):
         for one in kept:
-            _remove(one.path)
+            with contextlib.suppress(FileNotFoundError):
+                # A launch may have begun to use it while this one waited.
+                if one.path.stat().st_mtime <= one.used:
+                    _remove(one.path)
         _remove_dead_links(folder)
 
 

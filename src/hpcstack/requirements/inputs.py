@@ -22,6 +22,7 @@ from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import InvalidVersion
 
 from hpcstack.core.errors import InputError
+from hpcstack.core.tables import take_texts
 from hpcstack.requirements.environment_yml import read_conda_environment
 from hpcstack.requirements.own_folders import list_own_folders
 from hpcstack.requirements.project_files import (
@@ -150,11 +151,9 @@ def list_outside_files(inputs: Inputs) -> tuple[str, ...]:
 def _list_dynamic_files(folder: Path) -> list[Path]:
     """Return the files besides pyproject.toml that say what the project in FOLDER depends on."""
     document = read_toml(folder / PYPROJECT)
-    if "dependencies" not in document.get("project", {}).get("dynamic", []):
+    if "dependencies" not in take_texts(document, "project", "dynamic"):
         return []
-    setuptools = document.get("tool", {}).get("setuptools", {})
-    named = setuptools.get("dynamic", {}).get("dependencies", {}).get("file", [])
-    names = [named] if isinstance(named, str) else list(named)
+    names = take_texts(document, "tool", "setuptools", "dynamic", "dependencies", "file")
     return [folder / name for name in (*names, *OF_SETUPTOOLS) if (folder / name).is_file()]
 
 

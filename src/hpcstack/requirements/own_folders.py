@@ -12,7 +12,6 @@ https://packaging.python.org/en/latest/specifications/pylock-toml/#packages-dire
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -30,6 +29,7 @@ from hpcstack.requirements.project_files import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
 # What follows the path of a folder on a line: its extras, a marker, an option of pip's
 BEHIND = re.compile(r"(\[[^\]]*\])?(\s+--.*|\s*;.*)?$")
@@ -44,8 +44,13 @@ def list_own_folders(folder: Path, kind: str) -> list[Path]:
     found: dict[Path, None] = {}
     waiting = list(_list_named(folder, kind))
     while waiting:
-        own = waiting.pop(0).resolve()
-        if own == folder.resolve() or own in found or not own.is_dir():
+        own = waiting.pop(0)
+        try:
+            own = own.resolve()
+            is_new = own != folder.resolve() and own not in found and own.is_dir()
+        except (OSError, ValueError):  # a name that no folder can have
+            continue
+        if not is_new:
             continue
         found[own] = None
         waiting += _list_of_pyproject(own)
@@ -73,7 +78,7 @@ def _list_named(folder: Path, kind: str) -> Iterator[Path]:
 
 def read_folder_line(line: str) -> str:
     """Return the folder that LINE of a requirements.txt names; empty where it names none."""
-    editable = re.match(r"(?:-e|--editable)[ =]+", line)
+    editable = re.match(r"-e *|--editable[ =]+", line)
     said = line[editable.end() :] if editable else line
     said = BEHIND.sub("", said.strip()).strip("'\"")
     url = said.partition(" @ ")[2].strip() or said
@@ -81,8 +86,8 @@ def read_folder_line(line: str) -> str:
         return unquote(urlsplit(url).path)
     if "://" in url:
         return ""
-    is_a_path = bool(editable) or said.startswith((".", "/"))
-    return said if is_a_path else ""
+    is_a_path = bool(editable) or url.startswith((".", "/"))
+    return url if is_a_path else ""
 
 
 def _list_of_pyproject(folder: Path) -> Iterator[Path]:
@@ -106,9 +111,11 @@ def _list_of_pyproject(folder: Path) -> Iterator[Path]:
 def _find_members(folder: Path, patterns: Iterable[str], names: set[str]) -> Iterator[Path]:
     """Yield the members of the workspace in FOLDER, which PATTERNS name, that are one of NAMES."""
     for pattern in patterns:
-        if Path(pattern).is_absolute():
+        try:
+            members = sorted(folder.glob(pattern))
+        except (ValueError, IndexError, NotImplementedError):  # uv says what it thinks of it
             continue
-        for member in sorted(folder.glob(pattern)):
+        for member in members:
             path = member / PYPROJECT
             if not path.is_file():
                 continue

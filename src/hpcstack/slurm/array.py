@@ -16,13 +16,18 @@ FORM = re.compile(r"(\d{1,10})(?:-(\d{1,10})(?::(\d{1,10}))?)?")
 
 def read_tasks(said: str) -> list[range] | None:
     """Return the tasks that SAID means, in ranges; None where it is not understood."""
+    tasks, has_limit, limit = said.strip("[]").partition("%")
+    if has_limit and not limit.isdigit():
+        return None
     ranges = []
-    for piece in said.strip("[]").partition("%")[0].split(","):
+    for piece in tasks.split(","):
         found = FORM.fullmatch(piece)
         if not found:
             return None
         first = int(found[1])
         last = int(found[2] or first)
+        if last < first:
+            return None
         ranges.append(range(first, last + 1, max(int(found[3] or 1), 1)))
     return ranges
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from hpcstack.core.errors import HpcstackError, SlurmError
 from hpcstack.slurm.job_record import JobRecord, read_job_records
 from hpcstack.slurm.node_failures import COUNTED, EndedJob, parse_ended_jobs
 from hpcstack.slurm.nodelist import expand_nodelist
-from hpcstack.slurm.options import GivenOption
+from hpcstack.slurm.options import GivenOption, SlurmOptions
 from hpcstack.slurm.query import (
     choose_pmi,
     parse_long_options,
@@ -511,13 +512,18 @@ def name_sbatch_variable(option: str) -> str:
 def _hide_variables_of(script: Path) -> list[str]:
     """Return words behind `env` that hide those variables which would win over directives of SCRIPT.
 
-    sbatch takes a variable rather than a directive, and what its user has typed is written as one.
+    sbatch takes a variable rather than a directive. What its user has typed is written as one, and so
+    are the job's name and its output, by which it is found again.
     """
     if not script.is_file():
         return []  # sbatch says so
-    text = script.read_text(errors="replace")
-    pairs = re.findall(r"^#SBATCH (--[a-z-]+)(?:=(\S*))?", text, re.MULTILINE)
-    options = [GivenOption(name, value) for name, value in pairs]
+    options: list[GivenOption] = []
+    for line in script.read_text(errors="replace").splitlines():
+        if not line.startswith("#SBATCH "):
+            continue
+        with contextlib.suppress(ValueError):  # of a script that is not ours
+            words = shlex.split(line.removeprefix("#SBATCH "), comments=True)
+            options += SlurmOptions.parse(word for word in words if word.startswith("--")).given
     own = [name_sbatch_variable(option.name) for option in options]
     names = dict.fromkeys((*own, *find_rival_variables(options, os.environ, "SBATCH")))
     return [word for name in names if name in os.environ for word in ("-u", name)]

@@ -335,6 +335,16 @@ CASES |= {
         "slurmstepd: error: *** JOB 77 ON gpu07 CANCELLED AT 2026-03-01T03:12:44 DUE TO PREEMPTION ***\n"
         + TRACE.replace("ValueError: bad sample 17", "SystemExit: told to") + "srun: error: gpu09: task 0: Exited with exit code 1\n", 1, 143, "it was preempted"),
     # -- labels that nobody has a table of
+    "logged, and then another one": (
+        "".join(f"2026-11-28 10:00:01 ERROR {line}\n" for line in OTHER.replace("RuntimeError: Connection closed by peer", "OSError: retrying").splitlines())
+        + "2026-11-28 10:00:02 INFO epoch 1\n" + TRACE, 1, 1, "ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "logged, beside one that was raised": (
+        "".join(f"[2026-11-28 10:00:01] [ERROR] [rank 1] {line}\n" for line in OTHER.replace("RuntimeError: Connection closed by peer", "OSError: retrying").splitlines())
+        + TRACE, 1, 1, "ValueError: bad sample 17 (/home/me/train.py, line 17)"),
+    "hosts whose heads are interleaved": (
+        "alpha: Traceback (most recent call last):\nbeta: Traceback (most recent call last):\n"
+        'alpha:   File "/d/a.py", line 1, in <module>\nbeta:   File "/d/b.py", line 2, in <module>\n'
+        "alpha: torch.distributed.DistBackendError: gone\nbeta: ValueError: real\n", 1, 1, "ValueError: real (/d/b.py, line 2)"),
     "labels of Intel MPI": (
         "".join(f"[0] {line}\n" for line in OTHER.splitlines()) + "".join(f"[13] {line}\n" for line in TRACE.splitlines()), 1, 1,
         "ValueError: bad sample 17 (/home/me/train.py, line 17)"),

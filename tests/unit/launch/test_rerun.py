@@ -129,6 +129,15 @@ def test_tasks_can_be_named(
 
 
 @pytest.mark.usefixtures("going")
+def test_a_task_may_be_named_by_its_job(launches: Path) -> None:
+    make_launch(launches)
+    assert plan_rerun("7_1", "", Sbatch()).tasks == (1,)
+    for job, tasks in (("7.0", ""), ("7+1", ""), ("7_1", "2"), ("7", "3%9")):
+        with pytest.raises(InputError):
+            plan_rerun(job, tasks, Sbatch())
+
+
+@pytest.mark.usefixtures("going")
 def test_what_nobody_knows_has_not_failed(launches: Path) -> None:
     folder = make_launch(launches)
     for task in (1, 4):
@@ -165,10 +174,10 @@ def test_of_a_script_of_the_users_own_sbatchs_line_is_said(
 ) -> None:
     from hpcstack.launch.jobs import Accounted
 
-    line = "sbatch --array=0-3 my job.sh"
+    line = "sbatch --comment=it's -a 0-3 my.sh"
     states = ("COMPLETED", "FAILED", "TIMEOUT", "RUNNING")
     known = {f"8_{n}": Accounted(JobState(word), line=line) for n, word in enumerate(states)}
     monkeypatch.setattr(rerun, "query_accounting", lambda *_: known)
     with pytest.raises(InputError, match="was not submitted by") as refused:
         plan_rerun("8", "", Sbatch())
-    assert refused.value.hint == "sbatch --array=1-2 my job.sh"
+    assert refused.value.hint == f"with --array=1-2 in place of its own: {line}"

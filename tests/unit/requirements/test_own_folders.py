@@ -83,6 +83,8 @@ def test_members_of_a_workspace_are_found(project: Path) -> None:
         ("-e git+https://github.com/a/b", ""),
         ("core @ https://example.org/core.tar.gz", ""),
         ("core==1.0", ""),
+        ("-e../core", "../core"),
+        ("core @ ../core", "../core"),
         ("-r other.txt", ""),
     ],
 )
@@ -94,6 +96,6 @@ def test_a_line_that_names_a_folder(line: str, folder: str) -> None:
 def test_what_is_not_there_and_odd_shapes_are_none(project: Path, path: str) -> None:
     text = "-e ../none\n./it.whl\n"
     if path == "pyproject.toml":
-        text = "[tool.uv]\nsources = {a = 3, b = [4], c = {path = 5}, d = {path = '.'}}\nworkspace = 1\n"
+        text = "[tool.uv.workspace]\nmembers = ['', '.', 'p/**x']\n[tool.uv.sources]\na = 3\nb = [4]\nc = {path = 5}\nd = {path = '.'}\ne = {path = \"a\\u0000b\"}\n"
     (project / path).write_text(text)
     assert list_own_folders(project, path) == []

@@ -203,9 +203,11 @@ def test_what_is_written_as_a_directive_wins_over_a_variable(
     """sbatch takes SBATCH_ACCOUNT rather than `#SBATCH --account`: the wrong one would be billed."""
     script = tmp_path / "job.sh"
     script.write_text(
-        "#!/bin/bash\n#SBATCH --account=new\n#SBATCH --time=60\n#SBATCH --cpus-per-task=4\n"
+        "#!/bin/bash\n#SBATCH '--constraint=a&b'\n#SBATCH --account=new  # asked for\n#SBATCH --time=60\n#SBATCH --cpus-per-task=4\n"
     )
-    for name in ("ACCOUNT", "TIMELIMIT", "CPUS_PER_GPU", "QOS"):
+    for name in ("CONSTRAINT", "ACCOUNT", "TIMELIMIT", "CPUS_PER_GPU", "QOS"):
         monkeypatch.setenv(f"SBATCH_{name}", "1")
     hidden = client._hide_variables_of(script)
-    assert hidden[1::2] == ["SBATCH_ACCOUNT", "SBATCH_TIMELIMIT", "SBATCH_CPUS_PER_GPU"]
+    assert hidden[1::2] == [
+        "SBATCH_CONSTRAINT", "SBATCH_ACCOUNT", "SBATCH_TIMELIMIT", "SBATCH_CPUS_PER_GPU",
+    ]  # fmt: skip
