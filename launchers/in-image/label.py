@@ -43,8 +43,8 @@ def label(source, out, prefix):
 
 def main():
     prefix = sys.argv[1].encode()
-    # Whoever reads this to its end knows that all is written. rank.sh waits for that: what ends the container ends those
-    # who label, too.
+    # Whoever reads this to its end knows that all is written. rank.sh waits for that: what ends the container
+    # ends those who label, too.
     done, held = os.pipe()
     for out in (1, 2):
         source, sink = os.pipe()
