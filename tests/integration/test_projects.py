@@ -406,12 +406,14 @@ def test_one_more_dependency_costs_one_installation(project: Project) -> None:
     packed = [one for one in kept if one["kind"] == "packed"]
     assert [len(one["wanted"]) for one in packed] == [1, 1]
     shown = project.bash("hpcstack project clear --dry-run")
-    assert shown.stdout.count("kept, used a moment ago") == len(kept)
+    # another test may use uv's cache of the same image just now
+    assert shown.stdout.count(": kept, ") == len(kept), shown.stdout
     cleared = project.bash(
         "touch -d -1day $XDG_DATA_HOME/hpcstack/projects/*.sqsh; hpcstack project clear --json; "
         "ls $XDG_DATA_HOME/hpcstack/projects/*.sqsh $XDG_DATA_HOME/hpcstack/projects/*.json 2>/dev/null"
     )
-    assert len(json.loads(cleared.stdout)["removed"]) == 2, cleared.stderr
+    removed = [one["kind"] for one in json.loads(cleared.stdout)["removed"]]
+    assert removed.count("packed") == 2, cleared.stderr
     again = project.launch("--", "python3", "-c", "'import iniconfig'")
     assert again.returncode == 0, again.stderr
 
