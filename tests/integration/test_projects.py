@@ -401,15 +401,15 @@ def test_one_more_dependency_costs_one_installation(project: Project) -> None:
     assert "installing 1 package" in done.stderr
     assert "compared with the lock before: + iniconfig 2.0.0" in done.stderr
 
-    listed = project.bash("hpcstack project list --json")
+    apart = "export UV_CACHE_DIR=$PWD/uv; "  # the cache of other tests is no affair of this one
+    listed = project.bash(f"{apart}hpcstack project list --json")
     kept = json.loads(listed.stdout)
     packed = [one for one in kept if one["kind"] == "packed"]
     assert [len(one["wanted"]) for one in packed] == [1, 1]
-    shown = project.bash("hpcstack project clear --dry-run")
-    # another test may use uv's cache of the same image just now
+    shown = project.bash(f"{apart}hpcstack project clear --dry-run")
     assert shown.stdout.count(": kept, ") == len(kept), shown.stdout
     cleared = project.bash(
-        "touch -d -1day $XDG_DATA_HOME/hpcstack/projects/*.sqsh; hpcstack project clear --json; "
+        f"{apart}touch -d -1day $XDG_DATA_HOME/hpcstack/projects/*.sqsh; hpcstack project clear --json; "
         "ls $XDG_DATA_HOME/hpcstack/projects/*.sqsh $XDG_DATA_HOME/hpcstack/projects/*.json 2>/dev/null"
     )
     removed = [one["kind"] for one in json.loads(cleared.stdout)["removed"]]
