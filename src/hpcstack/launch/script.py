@@ -22,7 +22,7 @@ from hpcstack.render.job_template import render_job_template
 from hpcstack.render.template import fill_template, read_data_file
 from hpcstack.runtimes.base import Part, make_option
 from hpcstack.slurm.gpus import ASKING
-from hpcstack.slurm.options import OPTIONS, Scope, find_scope
+from hpcstack.slurm.options import OPTIONS, Scope, find_scope, name_variable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -231,13 +231,10 @@ def make_salloc_line(plan: Plan) -> tuple[str, ...]:
     asked = plan.request.resources.of_shell
     # srun's variables ask for GPUs that salloc must be asked for, too, and salloc's own are about others.
     words += [f"{one.option}={one.source.partition('=')[2]}" for one in asked]
-    hidden = [
-        word
-        for option in ASKING
-        if (name := f"SALLOC_{option.removeprefix('--').replace('-', '_').upper()}") in os.environ
-        for word in ("-u", name)
-    ]
-    return (*(("env", *hidden) if hidden else ()), "salloc", "--quiet", *words)
+    variables = [name_variable(option, "SALLOC") for option in ASKING]
+    hidden = [word for name in variables if name in os.environ for word in ("-u", name)]
+    prefix = ("env", *hidden) if hidden else ()
+    return (*prefix, "salloc", "--quiet", *words)
 
 
 def with_spare(part: Part, plan: Plan) -> Part:

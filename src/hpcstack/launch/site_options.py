@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcstack.runtimes.base import Part, make_option
-from hpcstack.slurm.options import GivenOption, Scope, find_scope
+from hpcstack.slurm.options import GivenOption, Scope, find_scope, name_variable
 from hpcstack.slurm.rivals import find_rivals
 
 if TYPE_CHECKING:
@@ -61,14 +61,9 @@ def list_site_options(
     ]
 
 
-# Options whose variable has another name than theirs (srun(1), sbatch(1), INPUT ENVIRONMENT VARIABLES)
-NAMED_OTHERWISE = {"--mpi": "MPI_TYPE", "--time": "TIMELIMIT", "--mem": "MEM_PER_NODE"}
-
-
 def _list_variables(name: str) -> set[str]:
     """Return the variables by which a user may have given the option NAME."""
-    word = NAMED_OTHERWISE.get(name, name.removeprefix("--").replace("-", "_").upper())
-    return {f"{program}_{word}" for program in ("SLURM", "SRUN", "SBATCH")}
+    return {name_variable(name, prefix) for prefix in ("SLURM", "SRUN", "SBATCH")}
 
 
 def _common(every: Iterable[Mapping[str, Reasoned]]) -> dict[str, Reasoned]:

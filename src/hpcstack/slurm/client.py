@@ -19,7 +19,7 @@ from hpcstack.core.errors import HpcstackError, SlurmError
 from hpcstack.slurm.job_record import JobRecord, read_job_records
 from hpcstack.slurm.node_failures import COUNTED, EndedJob, parse_ended_jobs
 from hpcstack.slurm.nodelist import expand_nodelist
-from hpcstack.slurm.options import GivenOption, SlurmOptions
+from hpcstack.slurm.options import GivenOption, SlurmOptions, name_variable
 from hpcstack.slurm.query import (
     choose_pmi,
     parse_long_options,
@@ -493,22 +493,6 @@ def _is_forgotten(done: Completed) -> bool:
     return FORGOTTEN in " ".join((done.stdout, *done.tail))
 
 
-# Options whose variables of sbatch are not named after them
-# https://slurm.schedmd.com/sbatch.html, INPUT ENVIRONMENT VARIABLES
-NAMED_OTHERWISE = {
-    "--array": "SBATCH_ARRAY_INX",
-    "--mem": "SBATCH_MEM_PER_NODE",
-    "--switches": "SBATCH_REQ_SWITCH",
-    "--time": "SBATCH_TIMELIMIT",
-}
-
-
-def name_sbatch_variable(option: str) -> str:
-    """Return the variable by which sbatch is asked for OPTION."""
-    name = option.removeprefix("--").replace("-", "_").upper()
-    return NAMED_OTHERWISE.get(option, f"SBATCH_{name}")
-
-
 def _hide_variables_of(script: Path) -> list[str]:
     """Return words behind `env` that hide those variables which would win over directives of SCRIPT.
 
@@ -524,7 +508,7 @@ def _hide_variables_of(script: Path) -> list[str]:
         with contextlib.suppress(ValueError):  # of a script that is not ours
             words = shlex.split(line.removeprefix("#SBATCH "), comments=True)
             options += SlurmOptions.parse(word for word in words if word.startswith("--")).given
-    own = [name_sbatch_variable(option.name) for option in options]
+    own = [name_variable(option.name, "SBATCH") for option in options]
     names = dict.fromkeys((*own, *find_rival_variables(options, os.environ, "SBATCH")))
     return [word for name in names if name in os.environ for word in ("-u", name)]
 

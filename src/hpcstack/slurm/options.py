@@ -174,6 +174,26 @@ def find_scope(name: str) -> Scope:
     return known.scope if known else Scope.STEP
 
 
+# Options whose variables are not named after them
+# https://slurm.schedmd.com/srun.html and sbatch.html, INPUT ENVIRONMENT VARIABLES
+NAMED_OTHERWISE = {
+    "--array": "ARRAY_INX",
+    "--mem": "MEM_PER_NODE",
+    "--mpi": "MPI_TYPE",
+    "--switches": "REQ_SWITCH",
+    "--time": "TIMELIMIT",
+}
+
+
+def name_variable(option: str, prefix: str) -> str:
+    """Return the variable by which a program of Slurm is asked for OPTION, a long name.
+
+    PREFIX is the program's: SLURM or SRUN of srun, SBATCH, SALLOC.
+    """
+    named_after = option.removeprefix("--").replace("-", "_").upper()
+    return f"{prefix}_{NAMED_OTHERWISE.get(option, named_after)}"
+
+
 def load_getopt_options() -> dict[str, dict[str, list[str]]]:
     """Return {program: {valued, others}}: all options of srun and sbatch as getopt takes them.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.slurm.gpus import list_requests, read_gpu_request
-from hpcstack.slurm.options import GivenOption
+from hpcstack.slurm.options import GivenOption, name_variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -185,7 +185,7 @@ def find_rival_variables(
             continue
         for one in (row.one, *row.others):
             against = row.others if one == row.one else (row.one,)
-            variable = _name_variable(one, prefix)
+            variable = name_variable(one.partition("=")[0], prefix)
             if variable in variables and names.intersection(against):
                 found.append(variable)
     return tuple(dict.fromkeys(found))
@@ -201,13 +201,7 @@ def list_options_of_variables(variables: Mapping[str, str], prefix: str) -> tupl
     )
     found = []
     for option in names:
-        value = variables.get(_name_variable(option, prefix), "")
+        value = variables.get(name_variable(option, prefix), "")
         if value:
             found.append(GivenOption(option, value))
     return tuple(found)
-
-
-def _name_variable(name: str, prefix: str) -> str:
-    """Return the variable with PREFIX by which the option NAME of TABLE is taken."""
-    option = name.partition("=")[0]
-    return f"{prefix}_{option.removeprefix('--').replace('-', '_').upper()}"

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack.core.errors import InputError
-from hpcstack.slurm.options import OPTIONS, SHORT, Scope, SlurmOptions, Value, find_scope
+from hpcstack.slurm.options import (
+    OPTIONS,
+    SHORT,
+    Scope,
+    SlurmOptions,
+    Value,
+    find_scope,
+    name_variable,
+)
 from hpcstack.slurm.query import parse_long_options
 from support.testbed import Testbed
 
@@ -81,3 +89,11 @@ def test_short_forms_stand_for_one_option_each() -> None:
     assert len(shorts) == len(set(shorts))
     assert SHORT["-J"] == "--job-name"
     assert "-H" not in SHORT, "no value follows it"
+
+
+def test_a_variable_is_named_as_the_programs_of_slurm_name_it() -> None:
+    assert name_variable("--gpus-per-node", "SALLOC") == "SALLOC_GPUS_PER_NODE"
+    assert name_variable("--time", "SLURM") == "SLURM_TIMELIMIT"
+    assert name_variable("--mem", "SBATCH") == "SBATCH_MEM_PER_NODE"
+    assert name_variable("--switches", "SLURM") == "SLURM_REQ_SWITCH"
+    assert name_variable("--array", "SBATCH") == "SBATCH_ARRAY_INX"
