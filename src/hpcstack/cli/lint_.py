@@ -80,7 +80,7 @@ def _read_recipes(
             if name.endswith(".yaml"):
                 recipes += session.catalog.read(Path(name))
             else:
-                recipes.append(session.catalog.find(name))
+                recipes.append(session.recipe(name))
         except ProblemsError as error:
             problems += error.problems
         except InputError as error:

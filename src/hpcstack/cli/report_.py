@@ -78,7 +78,7 @@ def command(
         _show_history(session, path, options, as_json)
         return
 
-    path = _find_run(path)
+    path = _find_run(session, path)
     report = load_report(Path(path) / "report.json" if Path(path).is_dir() else Path(path))
     document = {**report.model_dump(mode="json"), "verdict": report.verdict()}
     if as_json or not on_stdout(options):
@@ -99,10 +99,13 @@ def _take_one(paths: tuple[str, ...]) -> str:
     return paths[0]
 
 
-def _find_run(path: str) -> str:
+def _find_run(session: Session, path: str) -> str:
     """Return PATH; or the folder of a stack's newest run, where PATH is no file but its name."""
-    if not Path(path).exists() and "/" not in path and not path.endswith(".json"):
-        return read_past(path)[-1].folder
+    from hpcstack.naming.names import RELEASED
+
+    is_name = "/" not in path or RELEASED.fullmatch(path)
+    if is_name and not Path(path).exists() and not path.endswith(".json"):
+        return read_past(session, path)[-1].folder
     return path
 
 
@@ -111,7 +114,7 @@ def _write_capsule(session: Session, path: str, file: str, *, anonymous: bool) -
     from hpcstack.core.errors import InputError
     from hpcstack.suite.capsule import gather_capsule, hide_names, write_capsule
 
-    folder = Path(_find_run(path))
+    folder = Path(_find_run(session, path))
     if not folder.is_dir():
         raise InputError(
             f"{folder} is not the folder of a run", "name the run's folder", page="compare-runs"
@@ -159,7 +162,7 @@ def _show_history(session: Session, stack: str, options: dict[str, Any], as_json
     from hpcstack import report as reports
     from hpcstack.core.outputs import write_output
 
-    pasts = read_past(stack)
+    pasts = read_past(session, stack)
     rows = [
         {
             "started": one.started,
@@ -180,8 +183,8 @@ def _show_history(session: Session, stack: str, options: dict[str, Any], as_json
             write_output(Path(options["html"]), html)
 
 
-def read_past(stack: str) -> list[Past]:
-    """Return the runs of STACK that this user has made, oldest first.
+def read_past(session: Session, text: str) -> list[Past]:
+    """Return the runs that this user has made of the stack that TEXT means, oldest first.
 
     Raise InputError where there are none.
     """
@@ -189,10 +192,11 @@ def read_past(stack: str) -> list[Past]:
     from hpcstack.core.errors import InputError
     from hpcstack.suite import history
 
+    stack = session.naming.find_stack(text).stack
     found = history.load_history(find_state_folder() / "history" / f"{Path(stack).name}.jsonl")
     if not found:
         raise InputError(
-            f"no run of {stack} is known here", f"hpcstack test {stack}", page="test-a-stack"
+            f"no run of {text} is known here", f"hpcstack test {text}", page="test-a-stack"
         )
     return found
 

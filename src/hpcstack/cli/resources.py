@@ -19,7 +19,7 @@ from hpcstack.core.names import RUNTIMES, WITHOUT_SLURM
 from hpcstack.launch.resources import Resources
 from hpcstack.slurm.gpus import Gres, list_requests_of_variables, parse_gpus
 from hpcstack.slurm.options import OPTIONS as OF_SLURM
-from hpcstack.slurm.options import SHORT, VALUED, SlurmOptions, Value
+from hpcstack.slurm.options import SHORT, VALUED, GivenOption, SlurmOptions, Value
 from hpcstack.slurm.query import find_allocation
 
 
@@ -151,6 +151,24 @@ class NodeCount:
         return f"{self.least}-{self.most}" if self.most else str(self.least)
 
 
+@dataclass(frozen=True)
+class GpuCount:
+    """A number of GPUs, of some types of gres.conf's or of none: 4, h100:4, volta:3,kepler:5."""
+
+    entries: tuple[Gres, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(one.count for one in self.entries)
+
+    @property
+    def types(self) -> set[str]:
+        return {one.type for one in self.entries if one.type}
+
+    def __str__(self) -> str:
+        return ",".join(one.value for one in self.entries)
+
+
 class WholeNumber(click.IntRange):
     """A whole number. Click's own refusal, of a range "x>=1", is said in plain words."""
 
@@ -165,29 +183,36 @@ class WholeNumber(click.IntRange):
 
 # A click before 8.4 has a ParamType that takes no type.
 if TYPE_CHECKING:
-    GpuType = click.ParamType[Gres]
+    GpuType = click.ParamType[GpuCount]
     NodeType = click.ParamType[NodeCount]
 else:
     GpuType = NodeType = click.ParamType
 
 
 class GpuNumber(GpuType):
-    """A number of GPUs as Slurm takes it: 4, or h100:4 for a type of gres.conf's."""
+    """A number of GPUs as Slurm takes it: 4, h100:4 for a type of gres.conf's, or several of those."""
 
     name = "[type:]number"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Gres:
-        if isinstance(value, Gres):
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> GpuCount:
+        if isinstance(value, GpuCount):
             return value
         text = str(value)
-        # Slurm takes a type alone, too: one GPU of it. A word without a digit is none that is known.
+        # Slurm takes a type alone, too: one GPU of it. A word without a digit may be a slip for a
+        # number (`all`), which a job would wait for in vain.
         is_word = ":" not in text and not any(sign.isdigit() for sign in text)
         try:
-            (found,) = parse_gpus(text)
-        except ValueError:  # another form, or several types
-            is_word = True
-        if is_word:
+            found = GpuCount(parse_gpus(text))
+        except ValueError:
             self.fail(f"{text!r} is no number of GPUs, such as 4 or h100:4", param, ctx)
+        if is_word:
+            self.fail(
+                f"{text!r} is no number of GPUs, such as 4; one GPU of a type is TYPE:1",
+                param,
+                ctx,
+            )
         return found
 
 
@@ -297,8 +322,8 @@ def resource_options(function: F) -> F:
 
 def write_directive(value: object) -> str | None:
     """Return the VALUE of an option as an #SBATCH line has it; None where it asks for nothing."""
-    if isinstance(value, Gres):
-        return value.value if value.count else None
+    if isinstance(value, GpuCount):
+        return str(value) if value.count else None
     if value is True:
         return ""  # a flag has no value
     return str(value) if value else None
@@ -340,34 +365,42 @@ def parse_resources(options: dict[str, Any]) -> Resources:
     nodes: NodeCount = options["nodes"] or NodeCount(nodes_here)
     if allocated and nodes.least <= nodes_here:
         nodes = NodeCount(min(nodes.most or nodes.least, nodes_here))
-    if nodes.most and options["gpus"] and options["gpus"].count:
+    total: GpuCount | None = options["gpus"]
+    each: GpuCount | None = given.pop("gpus_per_node", None)
+    if nodes.most and total and total.count:
         raise InputError(
-            f"--gpus {options['gpus'].value} cannot be divided among {nodes} nodes",
+            f"--gpus {total} cannot be divided among {nodes} nodes",
             "--gpus-per-node N",
             page="use-four-gpus-of-eight",
         )
-    given |= _parse_gpus(options["gpus"], given.get("gpus_per_node"), nodes.least)
+    if any(one and len(one.entries) > 1 for one in (total, each)):
+        # Numbers of several types go to Slurm as they stand.
+        asked = {"--gpus": total, "--gpus-per-node": each}
+        words = tuple(GivenOption(name, str(value)) for name, value in asked.items() if value)
+        given["extra"] = SlurmOptions((*words, *extra.given))
+    else:
+        given |= _divide_gpus(total, each, nodes.least)
     if not allocated:
         given["of_shell"] = list_requests_of_variables(os.environ, "SBATCH" if batch else "SLURM")
 
     return Resources(**{**given, "nodes": nodes.least, "most_nodes": nodes.most})
 
 
-def _parse_gpus(total: Gres | None, each: Gres | None, nodes: int) -> dict[str, Any]:
+def _divide_gpus(total: GpuCount | None, each: GpuCount | None, nodes: int) -> dict[str, Any]:
     """Return what --gpus TOTAL and --gpus-per-node EACH ask for on each of NODES, as Resources has it.
 
     Raise InputError where they contradict each other, or TOTAL cannot be divided.
     """
     if total and each and (total.count == 0) != (each.count == 0):
         raise InputError(
-            f"--gpus {total.value} and --gpus-per-node {each.value} contradict each other",
+            f"--gpus {total} and --gpus-per-node {each} contradict each other",
             "leave one of them out",
             page="use-four-gpus-of-eight",
         )
     chosen = each or total
     if chosen is None:
         return {"gpus_per_node": 0}
-    types = {one.type for one in (total, each) if one and one.type}
+    types = {word for one in (total, each) if one for word in one.types}
     if len(types) > 1:
         raise InputError(
             f"--gpus and --gpus-per-node name two types of GPU: {', '.join(sorted(types))}",
@@ -378,7 +411,7 @@ def _parse_gpus(total: Gres | None, each: Gres | None, nodes: int) -> dict[str, 
         return {"gpus_per_node": 0, "without_gpus": True}
     if total and total.count % nodes:
         raise InputError(
-            f"--gpus {total.value} cannot be divided among {nodes} nodes",
+            f"--gpus {total} cannot be divided among {nodes} nodes",
             "--gpus-per-node N",
             page="use-four-gpus-of-eight",
         )

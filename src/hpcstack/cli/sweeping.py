@@ -120,7 +120,7 @@ def _test_words(image: str, request: SuiteRequest, options: dict[str, Any]) -> l
         out.append("--suite-from-host")
     gpus = options["gpus_per_node"]
     if gpus is not None:
-        out += ["--gpus-per-node", gpus.value]
+        out += ["--gpus-per-node", str(gpus)]
     for name in ("nproc_per_node", "cpus_per_task"):
         if options[name]:
             out += [f"--{name.replace('_', '-')}", str(options[name])]

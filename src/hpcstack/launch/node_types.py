@@ -6,11 +6,11 @@ them. Where several are left, what fits all of them is asked for, and an image m
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from hpcstack.hardware import facts
 from hpcstack.site.model import NodeType, merge_node_types
+from hpcstack.slurm.features import list_feature_sets
 from hpcstack.slurm.gpus import (
     GresError,
     count_gpus_asked,
@@ -88,12 +88,12 @@ def _list_chosen_kinds(
         meant = set() if is_a_file else set(expand_typed("--nodelist", resources.nodelist))
     elif inside:
         meant = set(expand_nodelist(inside.get("SLURM_JOB_NODELIST", "")))
-    feature = resources.constraint
-    is_one = re.fullmatch(r"[A-Za-z0-9_.-]+", feature)  # what a&b means is left to Slurm
+    alternatives = list_feature_sets(resources.constraint)
     return [
         kind
         for kind in client.query_node_kinds(partitions)
-        if (not meant or meant & kind.nodes) and (not is_one or feature in kind.features)
+        if (not meant or meant & kind.nodes)
+        and (alternatives is None or any(features <= kind.features for features in alternatives))
     ]
 
 

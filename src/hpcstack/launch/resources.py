@@ -5,6 +5,7 @@ Tested in tests/unit/launch/test_plan.py and tests/unit/launch/test_binding.py.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,9 +38,8 @@ class Resources:
     `without_gpus` asks for no GPU; otherwise all GPUs of a node are taken. `gpu_type` is the type of
     `gpus_per_node`, as the site's gres.conf names it. `ntasks` counts the tasks of all nodes
     together. Slurm may give a job `nodes` to `most_nodes`, if that is not 0. `elastic` is MIN:MAX nodes
-    for torchrun, and `restarts` how often torchrun starts its
-    workers again. `extra` are further options of srun. `of_shell` are the GPUs that variables of the
-    shell ask Slurm for, outside a job.
+    for torchrun, and `restarts` how often torchrun starts its workers again. `extra` are further
+    options of srun. `of_shell` are the GPUs that variables of the shell ask Slurm for, outside a job.
     """
 
     nodes: int = 1
@@ -245,6 +245,9 @@ def _find_gpus_of_job(node: NodeType | None, inside: Mapping[str, str], client: 
         return _Found(1, of_shares=True)
     if on_node.isdigit():
         return _Found(int(on_node))
+    indices = inside.get("SLURM_JOB_GPUS", "")
+    if re.fullmatch(r"\d+(,\d+)*", indices):
+        return _Found(len(indices.split(",")))
     nodes = inside.get("SLURM_JOB_NUM_NODES", "")
     asked = list_requests_of_variables(inside, "SLURM")
     if asked and nodes.isdigit():

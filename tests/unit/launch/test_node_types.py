@@ -84,7 +84,9 @@ def chosen(site: Site, inside: dict[str, str] | None = None, **asked: Any) -> st
         ({"extra": "--gres=gpu:b300:1"}, "a100x4 h100x4 v100x2 mig"),  # nobody knows
         ({"constraint": "h100"}, "h100x4"),
         ({"constraint": "ib"}, "a100x4 h100x4"),
-        ({"constraint": "a100|h100"}, "a100x4 h100x4 v100x2 mig"),  # left to Slurm
+        ({"constraint": "a100|h100"}, "a100x4 h100x4"),
+        ({"constraint": "ib&h100"}, "h100x4"),
+        ({"constraint": "h100*2"}, "a100x4 h100x4 v100x2 mig"),  # of the others nothing is asked
         ({"nodelist": "v1"}, "v100x2"),
         ({"nodelist": "a[1-2],h1"}, "a100x4 h100x4"),
         ({"nodelist": "m1"}, "mig"),

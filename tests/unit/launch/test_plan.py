@@ -20,7 +20,7 @@ import pytest
 
 from conftest import make_site
 from hpcstack.cli.launch_ import command as launch_command
-from hpcstack.cli.resources import parse_resources
+from hpcstack.cli.resources import GpuCount, parse_resources
 from hpcstack.core import data
 from hpcstack.core.errors import InputError
 from hpcstack.core.names import MODES as OPTION_MODES
@@ -166,6 +166,7 @@ class Configured(Cluster):
         ({"SLURM_GPUS_PER_TASK": "1", "SLURM_NTASKS": "8"}, "--gpus-per-node=4"),
         ({"SLURM_GPUS_PER_NODE": "h100:4"}, "--gpus-per-node=4"),
         ({"SLURM_GRES": "shard:4"}, ""),
+        ({"SLURM_CPUS_ON_NODE": "8", "SLURM_JOB_GPUS": "0,1,5"}, "--gpus-per-node=3"),
         ({"SLURM_CPUS_ON_NODE": "8", "SLURM_SHARDS_ON_NODE": "4"}, ""),
     ],
 )  # fmt: skip
@@ -914,7 +915,7 @@ def test_no_gpu_may_be_asked_for_without_slurm(tmp_path: Path) -> None:
 def test_the_command_line_tells_none_from_not_asked() -> None:
     options = {"runtime": "auto", "nodes": None, "extra": (), "gpus": None}
     assert not parse_resources({**options, "gpus_per_node": None}).without_gpus
-    none, four = Gres("gpu", count=0), Gres("gpu", count=4)
+    none, four = (GpuCount((Gres("gpu", count=one),)) for one in (0, 4))
     assert parse_resources({**options, "gpus_per_node": none}).without_gpus
     assert parse_resources({**options, "gpus_per_node": None, "gpus": none}).without_gpus
     asked = parse_resources({**options, "gpus_per_node": four})
@@ -953,6 +954,17 @@ def test_a_type_of_gpu_that_one_of_two_names_is_kept() -> None:
     other = ["x-1", "-N", "2", "-G", "h100:8", "--gpus-per-node", "a100:4", "--", "x.py"]
     with pytest.raises(InputError, match="two types of GPU: a100, h100"):
         parse_resources(launch_command.make_context("launch", other).params)
+
+
+@pytest.mark.parametrize(
+    ("word", "gpus"), [("--gpus=a100:4,h100:4", None), ("--gpus-per-node=a100:2,h100:2", 4)]
+)
+def test_numbers_of_several_types_go_to_slurm_as_they_stand(word: str, gpus: int | None) -> None:
+    found = parse_typed("-N", "2", word)
+    assert [one.word for one in found.extra.given] == [word]
+    (asked,) = found.gpu_requests
+    assert asked.types == ("a100", "h100")
+    assert gpus in (None, asked.count_on_node(2, 1))
 
 
 def parse_typed(*words: str) -> Resources:
@@ -1076,7 +1088,8 @@ def test_a_flag_of_ours_may_have_srun_s_value(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("total", "each"), [(0, 4), (8, 0)])
 def test_none_and_some_contradict_each_other(total: int, each: int) -> None:
-    gpus = {"gpus": Gres("gpu", count=total), "gpus_per_node": Gres("gpu", count=each)}
+    of_all, of_each = (GpuCount((Gres("gpu", count=one),)) for one in (total, each))
+    gpus = {"gpus": of_all, "gpus_per_node": of_each}
     options = {"runtime": "auto", "nodes": None, "extra": (), **gpus}
     with pytest.raises(InputError, match="contradict each other"):
         parse_resources(options)
