@@ -101,10 +101,8 @@ def _take_one(paths: tuple[str, ...]) -> str:
 
 def _find_run(session: Session, path: str) -> str:
     """Return PATH; or the folder of a stack's newest run, where PATH is no file but its name."""
-    from hpcstack.naming.names import RELEASED
-
-    is_name = "/" not in path or RELEASED.fullmatch(path)
-    if is_name and not Path(path).exists() and not path.endswith(".json"):
+    may_be_name = path.count("/") < 2 and not path.startswith(("/", ".")) and path[-5:] != ".json"
+    if may_be_name and not Path(path).exists():
         return read_past(session, path)[-1].folder
     return path
 
