@@ -571,3 +571,21 @@ def test_a_recipe_does_not_replace_torch(project: Project) -> None:
     assert refused.returncode == 2
     assert "torch==2.7.0" in refused.stderr
     assert "  TIP: " in refused.stderr
+
+
+def test_a_member_of_a_workspace_needs_its_sibling(project: Project) -> None:
+    """The table of members is above both, in a folder that the image does not see."""
+    top = f"{TOP}/{project.name}"
+    for folder, needs in (("it", "sibling"), ("sibling", "cowsay==6.1")):
+        project.testbed.give(
+            f"{top}/{folder}/pyproject.toml",
+            f'[project]\nname = "{folder}"\nversion = "3"\ndependencies = ["{needs}"]\n'
+            "[tool.uv.sources]\nsibling = {workspace = true}\n",
+        )
+    project.testbed.give(f"{top}/sibling/src/sibling/__init__.py", "WORD = 'one'\n")
+    project.testbed.give(
+        f"{top}/pyproject.toml", '[tool.uv.workspace]\nmembers = ["it", "sibling"]\n'
+    )
+    program = "import sibling, cowsay; print(sibling.WORD, cowsay.__file__)"
+    done = project.launch("--", "python3", "-c", f'"{program}"')
+    assert done.stdout.startswith("one /opt/hpcstack/with/"), done.stderr

@@ -104,12 +104,26 @@ def _list_of_pyproject(folder: Path) -> Iterator[Path]:
             yield from (folder / text for text in take_texts(one, "path"))
             if one.get("workspace") is True:
                 members.add(canonicalize_name(name))
-    patterns = take_texts(document, "tool", "uv", "workspace", "members")
-    yield from _find_members(folder, patterns, members)
+    if members:
+        yield from _find_members(folder, members)
 
 
-def _find_members(folder: Path, patterns: Iterable[str], names: set[str]) -> Iterator[Path]:
-    """Yield the members of the workspace in FOLDER, which PATTERNS name, that are one of NAMES."""
+def _find_members(folder: Path, names: set[str]) -> Iterator[Path]:
+    """Yield those members of the workspace that FOLDER belongs to that are one of NAMES.
+
+    Its root is FOLDER itself, else the nearest folder above with a table of members, as for uv.
+    """
+    for root in (folder, *folder.parents):
+        path = root / PYPROJECT
+        document = read_toml(path) if path.is_file() else {}
+        patterns = take_texts(document, "tool", "uv", "workspace", "members")
+        if patterns:
+            yield from _list_members(root, patterns, names)
+            return
+
+
+def _list_members(folder: Path, patterns: Iterable[str], names: set[str]) -> Iterator[Path]:
+    """Yield the folders below FOLDER, which PATTERNS name, that hold a package of NAMES."""
     for pattern in patterns:
         try:
             members = sorted(folder.glob(pattern))

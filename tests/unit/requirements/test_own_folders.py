@@ -71,6 +71,21 @@ def test_members_of_a_workspace_are_found(project: Path) -> None:
     assert list_outside_files(read_inputs(project, ())) == ()
 
 
+def test_a_member_of_a_workspace_may_name_its_sibling(tmp_path: Path) -> None:
+    """The table of members is in the workspace's root, above both."""
+    for name, needs in (("a", "b"), ("b", "")):
+        text = f'[project]\nname = "{name}"\nversion = "1"\n'
+        if needs:
+            text += f"[tool.uv.sources]\n{needs} = {{workspace = true}}\n"
+        (tmp_path / "packages" / name).mkdir(parents=True)
+        (tmp_path / "packages" / name / "pyproject.toml").write_text(text)
+    root = '[tool.uv.workspace]\nmembers = ["packages/*"]\n'
+    (tmp_path / "pyproject.toml").write_text(root)
+    (tmp_path / "packages/pyproject.toml").write_text("[project]\nname = 'between'\n")
+    found = list_own_folders(tmp_path / "packages/a", "pyproject.toml")
+    assert found == [tmp_path / "packages/b"]
+
+
 @pytest.mark.parametrize(
     ("line", "folder"),
     [
