@@ -237,9 +237,7 @@ class Failure:
     own: dict[str, str] = field(default_factory=dict)  # the innermost frame outside of libraries
     why: dict[str, str] = field(default_factory=dict)  # the exception, with the place
     is_logged: bool = False  # the label of this line has a level of logging
-    logged: set[str] = field(
-        default_factory=set
-    )  # ranks whose exception was logged, and not raised
+    logged: set[str] = field(default_factory=set)  # ranks whose exception was only logged
     just: set[str] = field(default_factory=set)  # ranks whose last line was an exception
     harmless: set[str] = field(default_factory=set)  # ranks in a traceback that ends nothing
     went_on: set[str] = field(default_factory=set)  # ranks that wrote something after an exception

@@ -187,7 +187,7 @@ def _check_mountable(folder: Path) -> None:
     """
     if SEPARATORS.search(str(folder)):
         raise InputError(
-            f"{folder} cannot be mounted: its path contains ':' or ','",
+            f"{folder} cannot be mounted: its path has a ':', a ',' or a new line",
             "move the project, or set XDG_DATA_HOME to another folder",
             page="your-own-project",
         )

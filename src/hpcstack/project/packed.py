@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hpcstack.core.dirs import find_data_home
 from hpcstack.core.errors import BuildError, InputError, StoreError, format_count
-from hpcstack.core.files import read_text, remove_tree, write_text
+from hpcstack.core.files import read_text, remove_tree, write_text, writing_below
 from hpcstack.core.lease import hold_lease
 from hpcstack.core.names import ADDED as PLACE
 from hpcstack.core.records import Format, Record
@@ -330,10 +330,14 @@ def explain_kept(
 def remove_kept(
     kept: Iterable[KeptPackages], environ: Mapping[str, str], progress: Progress
 ) -> None:
-    """Remove what is KEPT, and the links to it, when no launch is making anything."""
+    """Remove what is KEPT, and the links to it, when no launch is making anything.
+
+    Raise StoreError where something cannot be removed.
+    """
     folder = find_projects_folder(environ)
     folder.mkdir(parents=True, exist_ok=True)
-    with hold_lease(folder / "lease", progress):
+    cannot = "packages of projects were not removed"
+    with hold_lease(folder / "lease", progress), writing_below(folder, cannot):
         for one in kept:
             with contextlib.suppress(FileNotFoundError):
                 # A launch may have begun to use it while this one waited.

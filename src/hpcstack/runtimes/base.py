@@ -137,7 +137,7 @@ class Runtime(ABC):
         paths = [str(step.workdir)]
         if SEPARATORS.search(paths[0]):
             raise InputError(
-                f"{step.workdir} cannot be mounted: its path contains ':' or ','",
+                f"{step.workdir} cannot be mounted: its path has a ':', a ',' or a new line",
                 "start from another folder",
             )
         for mount in step.mounts:

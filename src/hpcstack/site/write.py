@@ -132,7 +132,9 @@ def _node_type_lines(nodes: Nodes, found: Probe) -> Iterator[str]:
     yield f"  {nodes.type_name}:"
     yield f"    cpus: {nodes.cpus} # sinfo"
     if nodes.unread:
-        yield f"    # sinfo says {_as_line(nodes.unread)!r}, which is not understood, or of several models: write gpus"
+        said = _as_line(nodes.unread)
+        yield f"    # sinfo says {said!r}, which is not understood, or of several models:"
+        yield "    # write gpus"
     if not nodes.gpus and not nodes.slices:
         return
 
