@@ -25,12 +25,12 @@ from hpcstack.project.lock_file import (
     list_files,
     strip_url_logins,
 )
+from hpcstack.requirements.allowed_files import list_allowed_hashes
 from hpcstack.requirements.inputs import (
     OF_TORCH,
     list_direct_requirements,
     list_outside_files,
     make_folder_error,
-    name_version,
 )
 from hpcstack.requirements.project_files import PYLOCK, PYPROJECT, UV_LOCK, read_toml
 from hpcstack.site.logins import redact_logins
@@ -84,6 +84,8 @@ def lock_project(
         python, python_path = read_text(inside.lent / "python.txt", 1 << 12).splitlines()[:2]
     lock = subtract_image(document, inputs, artifact, base, python)
     lock.about["python-path"] = python_path
+    if inputs.of_the_image:
+        progress(f"the image's own count instead of: {', '.join(inputs.of_the_image)}")
     left_out = [name for name, own in lock.about["of-the-image"].items() if own == OWN_OF_TORCH]
     if left_out:
         names = ", ".join(left_out)
@@ -106,6 +108,9 @@ def _compile(inputs: Inputs, inside: Inside) -> Completed:
     if requirements:
         write_text(inside.lent / "named.txt", "".join(f"{one}\n" for one in requirements))
         words.append(f"{LENT}/named.txt")
+    if inputs.overrides:
+        write_text(inside.lent / "overrides.txt", "".join(f"{one}\n" for one in inputs.overrides))
+        words += ["--override", f"{LENT}/overrides.txt"]
     options = [f"--extra={name}" for name in inputs.extras]
     options += [f"--group={name}" for name in inputs.groups]
     words += options
@@ -177,10 +182,12 @@ def subtract_image(
         canonicalize_name(one["name"]): str(one.get("version", "")) for one in kept
     }
     instead = {}
-    for locked, version in sorted(inputs.hashes):
-        taken = of_the_image.get(locked) or chosen.get(locked, version)
-        if version and name_version(locked, taken) not in inputs.hashes:
-            instead[locked] = f"{taken} instead of {version}"
+    for row in sorted(inputs.allowed, key=lambda row: (row.name, row.pinned)):
+        locked = canonicalize_name(row.name)
+        taken = of_the_image.get(locked) or chosen.get(locked, row.pinned)
+        is_locked = any(one.holds_for(locked, taken) for one in inputs.allowed)
+        if row.pinned and not is_locked:
+            instead[locked] = f"{taken} instead of {row.pinned}"
     about = {
         "stack": artifact.stack,
         "python": python,
@@ -234,13 +241,14 @@ def _with_allowed_files(package: dict[str, Any], inputs: Inputs) -> dict[str, An
     """
     name = canonicalize_name(package["name"])
     version = str(package.get("version", ""))
-    allowed = inputs.hashes.get(name_version(name, version)) or inputs.hashes.get((name, ""))
-    if not allowed:
+    url = str(package.get("archive", {}).get("url", ""))
+    allowed = list_allowed_hashes(inputs.allowed, name, version, url.partition("#")[0])
+    if allowed is None:
         return package
 
     def is_allowed(file: dict[str, Any]) -> bool:
         hashes = file.get("hashes", {})
-        return any(f"{kind}:{value}" in allowed for kind, value in hashes.items())
+        return any(f"{kind}:{value}".lower() in allowed for kind, value in hashes.items())
 
     out = dict(package)
     if "wheels" in out:

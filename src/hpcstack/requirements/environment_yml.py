@@ -1,137 +1,229 @@
-"""Read an environment.yml of conda's as far as pip can install it.
+"""An environment.yml of conda's, as far as pip can install it.
 
-conda brings a Python, compilers and CUDA of its own, and none of them can be put beside the
-image's. What it calls by the name that PyPI has is installed from there; the rest is refused by
-name.
+conda brings a Python, compilers and CUDA of its own, and none of them can be put beside the image's.
+What conda and PyPI have by names that are known to mean the same is installed from PyPI
+(facts/conda-names.yaml); all else is refused by line. Packages are read by rattler, conda's own form:
+https://docs.conda.io/projects/conda/en/stable/user-guide/concepts/pkg-specs.html
 
-Tested in tests/unit/requirements/test_inputs.py.
+Tested in tests/unit/requirements/test_environment_yml.py.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import yaml
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 
-from hpcstack.core.errors import InputError
+from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.core.files import read_text
+from hpcstack.core.yaml import Document, parse_yaml
+from hpcstack.hardware.facts import read_facts
+from hpcstack.requirements.pip_file import PipLine, read_pip_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from hpcstack.core.yaml import Path as Place
+
 LARGEST = 1 << 20
-# What conda-forge calls otherwise than PyPI does:
-# https://github.com/conda-forge/pytorch-cpu-feedstock, opencv-feedstock, msgpack-python-feedstock,
-# pytables-feedstock
-OTHER_NAMES = {
-    "pytorch": "torch",
-    "opencv": "opencv-python",
-    "py-opencv": "opencv-python",
-    "msgpack-python": "msgpack",
-    "pytables": "tables",
+# Platforms as conda-lock (`# [linux]` behind an entry) and mamba (`sel(linux): ENTRY`) name them, and
+# whether nodes are of them. What names processors, too, is not decided here.
+SELECTORS = {
+    "linux": True,
+    "unix": True,
+    "not win": True,
+    "not osx": True,
+    "win": False,
+    "osx": False,
+    "not linux": False,
+    "not unix": False,
+    "win-64": False,
+    "win64": False,
+    "osx-64": False,
+    "osx-arm64": False,
+    "osx64": False,
 }
-# What the image has in its own way, or conda needs for itself
-OF_THE_IMAGE = ("python", "pip", "setuptools", "wheel", "pytorch-mutex", "pytorch-cuda")
-# No package of Python's, or one that must be the system's. PyPI has other things of some of these
-# names, so its index is no judge.
-NOT_PYTHON = re.compile(
-    r"""
-    ( cuda.* | cudatoolkit.* | cudnn | nccl | openmpi.* | mpich.* | ucx | hdf5 | cmake | make | git
-    | gcc.* | gxx.* | gfortran.* | binutils.* | clang.* | compilers | c-compiler | cxx-compiler
-    | lib(gcc|stdcxx|gomp|blas|lapack|cblas|png|jpeg|tiff|webp|xml2|ffi|curl|uuid|zlib|cublas|cufft)
-      ([-_].*|[0-9.]*) | libjpeg-turbo | libcu[a-z]+ | _.* | ffmpeg | openssl | zlib | bzip2 | sqlite
-    | mkl.* | blas | openblas | r-.* | nodejs | conda.* | mamba | ca-certificates | ld_impl.*
-    | readline | xz | tk | ncurses )
-    """,
-    re.VERBOSE,
+BEHIND = re.compile(r"\s#.*?\[([^\]]*)\]\s*$")  # a selector in the comment behind an entry
+HINT = (
+    "take them out (the image has CUDA, MPI and compilers of its own), or put those that PyPI has below "
+    "`pip:`, by PyPI's names; or write a recipe: packages: {conda: [...]}"
 )
 
 
-def read_conda_environment(path: Path) -> tuple[str, ...]:
-    """Return the requirements in the environment.yml PATH.
+@dataclass(frozen=True)
+class CondaEnvironment:
+    """What an environment.yml asks for: LINES as pip takes them, and what the image has in its own
+    way, as it is written.
+    """
+
+    lines: tuple[PipLine, ...]
+    of_the_image: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One package of a list: TEXT in line NUMBER; IS_PIPS if it stands below `pip:`."""
+
+    text: str
+    number: int
+    is_pips: bool = False
+
+
+def read_conda_environment(path: Path) -> CondaEnvironment:
+    """Return what the environment.yml PATH asks for.
 
     Raise InputError where the file cannot be read, and for packages that only conda has.
     """
-    document = _load(path)
-    out: list[str] = []
+    text, document = _load(path)
+    lines: list[PipLine] = []
+    left_out: list[str] = []
     refused: list[str] = []
-    for entry in document.get("dependencies") or []:
-        if isinstance(entry, dict):
-            lines = [str(line).strip() for line in entry.get("pip") or []]
-            options = [line for line in lines if line.startswith("-")]
-            if options:
-                raise InputError(
-                    f"{path}: {options[0]!r} is an option of pip",
-                    "write the packages themselves below `pip:`, or a requirements.txt instead",
-                    page="your-own-project",
-                )
-            out += lines
+    of_the_image = {canonicalize_name(name) for name in read_facts("conda-names")["of_the_image"]}
+    for entry in _list_entries(path, text.splitlines(), document):
+        if entry.is_pips:
+            lines.append(_read_pips(path, entry))
+            continue
+        name, line = _translate(entry.text)
+        if canonicalize_name(name) in of_the_image:
+            left_out.append(entry.text)
+        elif line:
+            lines.append(read_pip_line(line, path, entry.number))
         else:
-            line = _translate(str(entry))
-            if line is None:
-                refused.append(str(entry))
-            elif line:
-                out.append(line)
+            refused.append(f"{entry.text} (line {entry.number})")
     if refused:
         raise InputError(
-            f"{path}: only conda has {', '.join(refused)}",
-            "take them out (the image has CUDA, MPI and compilers of its own), or write a recipe: "
-            "packages: {conda: [...]}",
-            page="your-own-project",
+            f"{path}: only conda has {', '.join(refused)}", HINT, page="your-own-project"
         )
-    return tuple(out)
+    return CondaEnvironment(tuple(lines), tuple(left_out))
 
 
-def _load(path: Path) -> dict[str, Any]:
-    """Return the document in PATH. Raise InputError where it is none."""
+def _load(path: Path) -> tuple[str, Document]:
+    """Return the text of PATH and its document. Raise InputError where it is no environment file."""
     try:
-        document = yaml.safe_load(read_text(path.resolve(), LARGEST))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        text = read_text(path.resolve(), LARGEST)
+        document = parse_yaml(text, str(path))
+    except ProblemsError as error:
+        raise InputError(error.message, "correct the file", page="your-own-project") from None
+    except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}", "correct the file", page="your-own-project") from None
-    if not isinstance(document, dict):
+    if not isinstance(document.value, dict):
         raise InputError(
             f"{path} is not a conda environment file",
             "it begins with `name:`",
             page="your-own-project",
         )
-    return document
+    return text, document
 
 
-def _translate(entry: str) -> str | None:
-    """Return conda's ENTRY as pip writes it: empty where the image has it, None where only conda
-    does.
+def _list_entries(path: Path, lines: list[str], document: Document) -> Iterator[_Entry]:
+    """Yield the packages of `dependencies` that are meant for nodes, and those below `pip:`.
 
-    https://docs.conda.io/projects/conda/en/stable/user-guide/concepts/pkg-specs.html
+    An item that is empty asks for nothing. Raise InputError for what is no package.
     """
-    text = entry.rpartition("::")[2].strip()
-    found = re.match(r"([A-Za-z0-9._-]+)\s*(.*)", text)
-    if not found:
-        return None
-    name = found[1].lower()
-    version = found[2].strip()
-    if name in OF_THE_IMAGE:
-        return ""
-    if NOT_PYTHON.fullmatch(name):
-        return None
-    name = OTHER_NAMES.get(name, name)
-    parts = [_translate_version(one.strip()) for one in version.split(",")] if version else []
-    if any(one is None for one in parts):
-        return None
-    return name + ",".join(one for one in parts if one)
+    for item, place in _list_items(path, document, ("dependencies",)):
+        number = document.mark(place).line
+        if isinstance(item, str):
+            if _is_for_nodes(path, lines, number):
+                yield _Entry(item.strip(), number)
+            continue
+        if not isinstance(item, dict):
+            raise _make_refusal(path, number, "a package is a line of text")
+        for key, value in item.items():
+            selector = re.fullmatch(r"sel\((.*)\)", key)
+            if key == "pip":
+                for one, inner in _list_items(path, document, (*place, key)):
+                    at = document.mark(inner).line
+                    if not isinstance(one, str):
+                        raise _make_refusal(path, at, "a package of pip's is a line of text")
+                    if _is_for_nodes(path, lines, at):
+                        yield _Entry(one.strip(), at, is_pips=True)
+            elif selector and isinstance(value, str):
+                if _judge(path, number, selector[1]):
+                    yield _Entry(value.strip(), number)
+            else:
+                raise _make_refusal(
+                    path, number, f"{key!r} is neither a package, nor `pip:`, nor sel(PLATFORM)"
+                )
+
+
+def _list_items(path: Path, document: Document, place: Place) -> Iterator[tuple[Any, Place]]:
+    """Yield (item, its place) of the list at PLACE that are not empty; none where there is no list."""
+    found: Any = document.value
+    for part in place:
+        found = found.get(part) if isinstance(found, dict) else found[part]
+        if found is None:
+            return
+    if not isinstance(found, list):
+        number = document.mark(place).line
+        raise _make_refusal(path, number, f"{place[-1]} is a list, one package a line")
+    yield from ((item, (*place, index)) for index, item in enumerate(found) if item)
+
+
+def _is_for_nodes(path: Path, lines: list[str], number: int) -> bool:
+    """Return whether the entry in line NUMBER is meant for nodes, by the comment behind it."""
+    selector = BEHIND.search(lines[number - 1])
+    return _judge(path, number, selector[1]) if selector else True
+
+
+def _judge(path: Path, number: int, selector: str) -> bool:
+    """Return whether SELECTOR means nodes. Raise InputError where nobody knows."""
+    is_meant = SELECTORS.get(" ".join(selector.split()))
+    if is_meant is None:
+        raise _make_refusal(
+            path, number, f"the selector [{selector}] is not understood, only [linux] and its like"
+        )
+    return is_meant
+
+
+def _read_pips(path: Path, entry: _Entry) -> PipLine:
+    """Return ENTRY of `pip:`. Raise InputError for a folder: that is no package of an index."""
+    line = read_pip_line(entry.text, path, entry.number)
+    if line.folder or line.is_editable:
+        raise _make_refusal(
+            path, entry.number, f"{entry.text}: a folder of your own goes into a requirements.txt"
+        )
+    return line
+
+
+def _translate(text: str) -> tuple[str, str]:
+    """Return (conda's name, the requirement for pip) of the package TEXT.
+
+    The requirement is empty where pip has nothing that is known to be the same. A build of conda's
+    (`=1.26=py312_0`) is that of its version: PyPI has no builds.
+    """
+    from rattler import MatchSpec
+    from rattler.exceptions import InvalidMatchSpecError
+
+    try:
+        spec = MatchSpec(text)
+    except InvalidMatchSpecError:
+        return "", ""
+    name = getattr(spec.name, "normalized", "")
+    known = read_facts("conda-names")
+    of_pypi = known["other"].get(name) or (name if name in known["same"] else "")
+    version = _translate_version(str(spec.version or ""))
+    if not of_pypi or version is None or "://" in text:
+        return name, ""
+    return name, f"{of_pypi}{version}"
 
 
 def _translate_version(said: str) -> str | None:
-    """Return conda's version SAID as pip writes it; None where pip has no such thing.
+    """Return conda's versions SAID, in rattler's one form, as pip writes them; None where it has none.
 
-    `=1.26` and `1.26` are 1.26 and all below it; `=1.26=py312_0` names a build, which PyPI lacks.
+    `1.26.*` is 1.26 and all below it; pip has no `|`.
     """
-    exact = re.fullmatch(r"==\s*([\w.!+]+)(=.*)?", said)
-    if exact:
-        return f"=={exact[1]}"
-    below = re.fullmatch(r"=?\s*(\d[\w.!+]*?)(\.?\*)?([ =]\S+)?", said)
-    if below:
-        return f"=={below[1]}" if below[3] and not below[2] else f"=={below[1]}.*"
-    if re.fullmatch(r"(>=|<=|>|<|!=|~=)\s*[\w.!+]+(\.\*)?", said):
-        return said.replace(" ", "")
-    return None
+    parts = [part for part in said.split(",") if part]
+    written = [f"=={part}" if part[0].isalnum() else part for part in parts]
+    try:
+        SpecifierSet(",".join(written))
+    except InvalidSpecifier:
+        return None
+    return ",".join(written)
+
+
+def _make_refusal(path: Path, number: int, why: str) -> InputError:
+    return InputError(f"{path}:{number}: {why}", "correct the line", page="your-own-project")

@@ -13,21 +13,20 @@ from typing import TYPE_CHECKING, Any
 from packaging.utils import canonicalize_name
 
 from hpcstack.core.errors import InputError
+from hpcstack.requirements.allowed_files import list_allowed_hashes
 from hpcstack.requirements.inputs import (
-    HASH,
     OF_TORCH,
     list_read_files,
     make_folder_error,
-    name_version,
     read_inputs,
 )
+from hpcstack.requirements.pip_file import read_pip_file, refuse_outside
 from hpcstack.requirements.project_files import (
     PYLOCK,
     PYPROJECT,
     REQUIREMENTS,
+    SETUP_PY,
     UV_LOCK,
-    list_constraint_files,
-    read_requirement_lines,
     read_toml,
 )
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from hpcstack.requirements.allowed_files import AllowedFiles
     from hpcstack.requirements.inputs import Inputs
 
 
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 class ProjectRequirements:
     """What a project wants, and what its own lock pins.
 
-    `hashes` are {(name, version): what the lock allows}. `sha256` changes with anything of it.
+    `allowed` are the files that the lock allows. `sha256` changes with anything of it.
     """
 
     requirements: tuple[str, ...]
     pins: tuple[str, ...]
-    hashes: Mapping[tuple[str, str], frozenset[str]]
+    allowed: tuple[AllowedFiles, ...]
     sha256: str
 
 
@@ -59,33 +59,24 @@ def read_project(
     Only files in FOLDER are read. Raise InputError for what cannot be read, for files elsewhere,
     and for what no index has.
     """
-    inputs = read_inputs(folder, (), extras, groups)
-    _refuse_outside_files(inputs, folder)
+    inputs = read_inputs(folder, (), extras, groups, below=folder)
+    for path in list_read_files(inputs):
+        refuse_outside(path, folder)
     readers = {
         PYLOCK: _read_pylock,
         UV_LOCK: _read_uv_lock,
         PYPROJECT: _read_pyproject,
         REQUIREMENTS: _read_requirements,
+        SETUP_PY: _refuse_setup_py,
     }
-    reader = readers.get(inputs.kind, _read_conda)
+    reader = readers.get(inputs.kind, _read_lines)
     requirements, pins = reader(inputs, folder)
     return ProjectRequirements(
         tuple(dict.fromkeys(requirements)),
         tuple(dict.fromkeys(pins)),
-        inputs.hashes,
+        inputs.allowed,
         inputs.digest,
     )
-
-
-def _refuse_outside_files(inputs: Inputs, folder: Path) -> None:
-    """Raise InputError where INPUTS read what is not in FOLDER: a recipe may be somebody else's."""
-    for path in list_read_files(inputs):
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise InputError(
-                f"{path} leads out of {folder}",
-                "put the file itself into the project's folder",
-                page="your-own-project",
-            )
 
 
 Lines = tuple[list[str], list[str]]  # requirements, pins
@@ -109,11 +100,21 @@ def _read_pylock(inputs: Inputs, _folder: Path) -> Lines:
     return names, pins
 
 
-def _read_conda(inputs: Inputs, _folder: Path) -> Lines:
+def _read_lines(inputs: Inputs, _folder: Path) -> Lines:
     return list(inputs.requirements), []
 
 
+def _refuse_setup_py(_inputs: Inputs, folder: Path) -> Lines:
+    raise InputError(
+        f"{folder / SETUP_PY} computes what the project needs, and is not run for a recipe",
+        f"write the packages into {folder / REQUIREMENTS}",
+        page="your-own-project",
+    )
+
+
 def _read_pyproject(inputs: Inputs, folder: Path) -> Lines:
+    if not inputs.files:  # of Poetry's own form
+        return _read_lines(inputs, folder)
     document = read_toml(folder / PYPROJECT)
     project = document.get("project", {})
     if "dependencies" in project.get("dynamic", []):
@@ -199,21 +200,23 @@ def _make_pin(package: Mapping[str, Any], *, is_one_of_several: bool) -> str:
 
 
 def _read_requirements(_inputs: Inputs, folder: Path) -> Lines:
-    top = folder / REQUIREMENTS
-    constraints = list_constraint_files(top)
+    found = read_pip_file(folder / REQUIREMENTS, folder)
+    for option in found.options:
+        raise InputError(
+            f"{option.file}:{option.number}: {option.text} is an option, and the site says where "
+            "packages come from",
+            "take the line out; build.pip of site.yaml names indexes",
+            page="your-own-project",
+        )
     requirements: list[str] = []
     pins: list[str] = []
-    for file, line in read_requirement_lines(top):
-        text = HASH.sub("", line).strip()
-        if not text or text in ("-e .", "--editable .", "."):
+    for line in found.lines:
+        own = line.file.parent / line.folder if line.folder else None
+        if own and own.resolve() == folder.resolve():
             continue  # its own code: that is not part of an image
-        if text.startswith("-"):
-            raise InputError(
-                f"{file}: {text} is an option, and the site says where packages come from",
-                "take the line out; build.pip of site.yaml names indexes",
-                page="your-own-project",
-            )
-        (pins if file in constraints else requirements).append(text)
+        if own or line.is_editable:
+            raise make_folder_error(line.text, line.folder or line.text)
+        (pins if line.is_constraint else requirements).append(line.text)
     return requirements, pins
 
 
@@ -226,7 +229,7 @@ def find_hash_problems(
     """
     problems = []
     for name, (version, found) in sorted(chosen.items()):
-        allowed = project.hashes.get(name_version(name, version))
-        if allowed and not allowed & found:
+        allowed = list_allowed_hashes(project.allowed, name, version)
+        if allowed is not None and not allowed & found:
             problems.append(f"{name} {version}: {', '.join(sorted(found))}")
     return problems

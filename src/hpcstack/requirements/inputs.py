@@ -5,37 +5,47 @@ The first of these that the folder has is read:
 1. pylock.toml (https://packaging.python.org/en/latest/specifications/pylock-toml/)
 2. uv.lock, with its pyproject.toml
 3. requirements.txt
-4. pyproject.toml alone
+4. pyproject.toml alone: its [project] table, or Poetry's own
 5. environment.yml of conda's: its `pip:` part, and those of its packages that are on PyPI, too
+6. setup.cfg; of a setup.py its build backend is asked, inside the image
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name, canonicalize_version
-from packaging.version import InvalidVersion
+from packaging.utils import canonicalize_name
 
 from hpcstack.core.errors import InputError
 from hpcstack.core.tables import take_texts
+from hpcstack.requirements.allowed_files import AllowedFiles
+from hpcstack.requirements.declared import (
+    find_declaration,
+    is_of_poetry,
+    read_poetry,
+    read_setup_cfg,
+)
 from hpcstack.requirements.environment_yml import read_conda_environment
 from hpcstack.requirements.own_folders import list_own_folders
+from hpcstack.requirements.pip_file import read_pip_file, refuse_outside
 from hpcstack.requirements.project_files import (
     ENVIRONMENTS,
     PYLOCK,
     PYPROJECT,
     REQUIREMENTS,
+    SETUP_CFG,
+    SETUP_PY,
     UV_LOCK,
-    read_requirement_lines,
     read_toml,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 # What torch's wheels on PyPI require for themselves, and NVIDIA's torch does not: its image has CUDA,
@@ -46,8 +56,7 @@ OF_TORCH = re.compile(
     r"|nvidia-(?:cublas|cuda-[a-z]+|cudnn|cufft|cufile|curand|cusolver|cusparse|cusparselt|nccl|nvjitlink"
     r"|nvjpeg|nvshmem|nvtx|nvvm)"
 )
-OF_SETUPTOOLS = ("setup.py", "setup.cfg")
-HASH = re.compile(r"--hash[= ](\w+:[0-9a-fA-F]+)")
+OF_SETUPTOOLS = (SETUP_PY, SETUP_CFG)
 
 
 @dataclass(frozen=True)
@@ -55,20 +64,24 @@ class Inputs:
     """What is asked for: by the files of a project, by hand, or by both.
 
     `kind` is the file that was read, or "" for packages that are named by hand alone. uv itself
-    reads `files`, and `requirements` are further lines for it. `hashes` are {(name, version): what
-    the user's files allow}. `digest` changes when anything of it does. `own` are folders of further
-    packages of the user's, which are used live.
+    reads `files`, and `requirements` are further lines for it. `allowed` are the files of packages
+    that the user's lists allow. `digest` changes when anything of it does. `own` are folders of
+    further packages of the user's, which are used live. `of_the_image` is what the files ask for
+    and the image has in its own way, as it is written. `overrides` are requirements that uv is to
+    take instead: it believes a hash in a URL without looking at the archive.
     """
 
     folder: Path | None
     kind: str
     files: tuple[Path, ...]
     requirements: tuple[str, ...]
-    hashes: dict[tuple[str, str], frozenset[str]]
+    allowed: tuple[AllowedFiles, ...]
     digest: str
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     own: tuple[Path, ...] = ()
+    of_the_image: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
 
 
 def read_inputs(
@@ -76,16 +89,18 @@ def read_inputs(
     packages: tuple[str, ...],
     extras: tuple[str, ...] = (),
     groups: tuple[str, ...] = (),
+    *,
+    below: Path | None = None,
 ) -> Inputs:
     """Return what the project in FOLDER asks for, and PACKAGES, which are named by hand.
 
-    EXTRAS and GROUPS are those of its pyproject.toml. Raise InputError for a folder with nothing to
-    read, and for files that cannot be read.
+    EXTRAS and GROUPS are those of its pyproject.toml. With BELOW, no file elsewhere is read. Raise
+    InputError for a folder with nothing to read, and for files that cannot be read.
     """
     if folder is None:
-        inputs = Inputs(None, "", (), (), {}, "")
+        inputs = Inputs(None, "", (), (), (), "")
     else:
-        inputs = _read_folder(folder)
+        inputs = _read_folder(folder, below)
     if (extras or groups) and PYPROJECT not in [path.name for path in inputs.files]:
         raise InputError(
             "--extra and --group need a pyproject.toml, and none is read here",
@@ -129,7 +144,7 @@ def list_read_files(inputs: Inputs) -> list[Path]:
         else:
             found += [own / name for name in OF_SETUPTOOLS if (own / name).is_file()]
     if inputs.kind == REQUIREMENTS:
-        found += [path for path, _ in read_requirement_lines(found[0]) if path not in found]
+        found += read_pip_file(found[0]).files
     return list(dict.fromkeys(found))
 
 
@@ -157,8 +172,8 @@ def _list_dynamic_files(folder: Path) -> list[Path]:
     return [folder / name for name in (*names, *OF_SETUPTOOLS) if (folder / name).is_file()]
 
 
-def _read_folder(folder: Path) -> Inputs:
-    """Return what the files in FOLDER ask for, without a digest."""
+def _read_folder(folder: Path, below: Path | None) -> Inputs:
+    """Return what the files in FOLDER ask for, without a digest. With BELOW, no others are read."""
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise InputError(
@@ -166,33 +181,46 @@ def _read_folder(folder: Path) -> Inputs:
             "--project . is the current folder",
             page="your-own-project",
         )
-    readers = {
+    readers: dict[str, Callable[[Path], Inputs]] = {
         PYLOCK: _read_pylock,
         UV_LOCK: _read_uv_lock,
-        REQUIREMENTS: _read_requirements,
+        REQUIREMENTS: partial(_read_requirements, below=below),
         PYPROJECT: _read_pyproject,
         **dict.fromkeys(ENVIRONMENTS, _read_conda),
+        SETUP_CFG: _read_setup_cfg,
+        SETUP_PY: _read_setup_py,
     }
+    declaring = ""
     for name, reader in readers.items():
         path = folder / name
-        if path.is_file():
-            return reader(path)
+        if not path.is_file():
+            continue
+        refuse_outside(path, below)
+        if name in (PYPROJECT, SETUP_CFG, SETUP_PY):
+            declaring = declaring or find_declaration(folder)
+            if declaring != name:
+                continue
+        return reader(path)
     raise InputError(
-        f"{folder} has none of {', '.join(readers)}",
+        f"{folder} has none of {', '.join(readers)} that says which packages it needs",
         f"write {folder / REQUIREMENTS}: one package a line, as for pip install -r",
         page="your-own-project",
     )
 
 
-def name_version(name: str, version: str) -> tuple[str, str]:
-    """Return NAME and VERSION in the one form of all that mean the same: 1.4 is 1.4.0."""
-    with contextlib.suppress(InvalidVersion):
-        version = canonicalize_version(version)
-    return canonicalize_name(name), version
-
-
 def _read_pyproject(path: Path) -> Inputs:
-    return Inputs(path.parent, PYPROJECT, (path,), (), {}, "")
+    """Return what pyproject.toml asks for: uv reads a [project] table itself, and Poetry's is read here."""
+    if is_of_poetry(path.parent):
+        return Inputs(path.parent, PYPROJECT, (), read_poetry(path.parent), (), "")
+    return Inputs(path.parent, PYPROJECT, (path,), (), (), "")
+
+
+def _read_setup_cfg(path: Path) -> Inputs:
+    return Inputs(path.parent, SETUP_CFG, (), read_setup_cfg(path.parent), (), "")
+
+
+def _read_setup_py(path: Path) -> Inputs:
+    return Inputs(path.parent, SETUP_PY, (path,), (), (), "")
 
 
 def _read_uv_lock(path: Path) -> Inputs:
@@ -208,19 +236,19 @@ def _read_uv_lock(path: Path) -> Inputs:
             f"put the {PYPROJECT} that belongs to it beside it, or name another folder",
             page="your-own-project",
         )
-    hashes: dict[tuple[str, str], frozenset[str]] = {}
+    allowed = []
     for one in read_toml(path).get("package", []):
         files = [*one.get("wheels", []), *filter(None, [one.get("sdist")])]
         found = frozenset(str(file["hash"]) for file in files if "hash" in file)
         if found:
-            hashes[name_version(one["name"], str(one.get("version", "")))] = found
-    return Inputs(path.parent, UV_LOCK, (pyproject,), (), hashes, "")
+            allowed.append(AllowedFiles(one["name"], found, str(one.get("version", ""))))
+    return Inputs(path.parent, UV_LOCK, (pyproject,), (), tuple(allowed), "")
 
 
 def _read_pylock(path: Path) -> Inputs:
     """Return what pylock.toml pins, each package as a requirement of its own."""
     requirements = []
-    hashes: dict[tuple[str, str], frozenset[str]] = {}
+    allowed = []
     document = read_toml(path)
     if not str(document.get("lock-version", "")).startswith("1."):
         raise InputError(
@@ -241,8 +269,8 @@ def _read_pylock(path: Path) -> Inputs:
             f"{kind}:{value}" for file in files for kind, value in file.get("hashes", {}).items()
         )
         if found:
-            hashes[name_version(name, str(one.get("version", "")))] = found
-    return Inputs(path.parent, PYLOCK, (), tuple(requirements), hashes, "")
+            allowed.append(AllowedFiles(name, found, str(one.get("version", ""))))
+    return Inputs(path.parent, PYLOCK, (), tuple(requirements), tuple(allowed), "")
 
 
 def _describe_pylock_package(one: dict[str, Any], name: str, folder: Path) -> str:
@@ -279,23 +307,26 @@ def make_folder_error(name: str, path: str) -> InputError:
     )
 
 
-def _read_requirements(path: Path) -> Inputs:
+def _read_requirements(path: Path, below: Path | None) -> Inputs:
     """Return what requirements.txt asks for; uv reads the file itself."""
-    hashes: dict[tuple[str, str], frozenset[str]] = {}
-    for _, line in read_requirement_lines(path):
-        found = frozenset(HASH.findall(line))
-        pinned = re.match(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*===?\s*([^\s;\\]+)", line)
-        of_a_url = re.match(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*@", line)
-        if found and pinned:
-            hashes[name_version(pinned[1], pinned[2])] = found
-        elif found and of_a_url:
-            hashes[name_version(of_a_url[1], "")] = found
-    return Inputs(path.parent, REQUIREMENTS, (path,), (), hashes, "")
+    lines = read_pip_file(path, below).lines
+    allowed = tuple(one.allowed for one in lines if one.allowed)
+    instead = tuple(one.without_url_hash for one in lines if one.without_url_hash)
+    return Inputs(path.parent, REQUIREMENTS, (path,), (), allowed, "", overrides=instead)
 
 
 def _read_conda(path: Path) -> Inputs:
     """Return what environment.yml asks for that PyPI has, too."""
-    return Inputs(path.parent, path.name, (), read_conda_environment(path), {}, "")
+    found = read_conda_environment(path)
+    return Inputs(
+        path.parent,
+        path.name,
+        (),
+        tuple(one.text for one in found.lines),
+        tuple(one.allowed for one in found.lines if one.allowed),
+        "",
+        of_the_image=found.of_the_image,
+    )
 
 
 def list_direct_requirements(inputs: Inputs) -> list[Requirement]:
@@ -304,15 +335,15 @@ def list_direct_requirements(inputs: Inputs) -> list[Requirement]:
     Lines that only uv understands are left out.
     """
     lines = list(inputs.requirements)
+    out: list[Requirement] = []
     for path in inputs.files:
         if path.name == PYPROJECT:
             project = read_toml(path).get("project", {})
             lines += project.get("dependencies", [])
             for extra in inputs.extras:
                 lines += project.get("optional-dependencies", {}).get(extra, [])
-        else:
-            lines += [HASH.sub("", line) for _, line in read_requirement_lines(path) if line]
-    out = []
+        elif path.name == REQUIREMENTS:
+            out += [one.requirement for one in read_pip_file(path).lines if one.requirement]
     for line in lines:
         try:
             out.append(Requirement(line))

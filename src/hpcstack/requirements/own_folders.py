@@ -11,28 +11,23 @@ https://packaging.python.org/en/latest/specifications/pylock-toml/#packages-dire
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
 from hpcstack.core.tables import take_table, take_texts
+from hpcstack.requirements.pip_file import read_pip_file
 from hpcstack.requirements.project_files import (
     PYLOCK,
     PYPROJECT,
     REQUIREMENTS,
     UV_LOCK,
-    read_requirement_lines,
     read_toml,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
-
-# What follows the path of a folder on a line: its extras, a marker, an option of pip's
-BEHIND = re.compile(r"(\[[^\]]*\])?(\s+--.*|\s*;.*)?$")
 
 
 def list_own_folders(folder: Path, kind: str) -> list[Path]:
@@ -61,10 +56,7 @@ def _list_named(folder: Path, kind: str) -> Iterator[Path]:
     """Yield the folders that the files of the project in FOLDER name."""
     path = folder / kind
     if kind == REQUIREMENTS:
-        for file, line in read_requirement_lines(path):
-            named = read_folder_line(line)
-            if named:
-                yield file.parent / named
+        yield from (one.file.parent / one.folder for one in read_pip_file(path).lines if one.folder)
     elif kind == PYLOCK:
         for one in _take_tables(read_toml(path), "packages"):
             yield from (folder / text for text in take_texts(one, "directory", "path"))
@@ -74,20 +66,6 @@ def _list_named(folder: Path, kind: str) -> Iterator[Path]:
                 yield from (folder / text for text in take_texts(one, "source", word))
     elif kind == PYPROJECT:
         yield from _list_of_pyproject(folder)
-
-
-def read_folder_line(line: str) -> str:
-    """Return the folder that LINE of a requirements.txt names; empty where it names none."""
-    editable = re.match(r"-e *|--editable[ =]+", line)
-    said = line[editable.end() :] if editable else line
-    said = BEHIND.sub("", said.strip()).strip("'\"")
-    url = said.partition(" @ ")[2].strip() or said
-    if url.startswith("file:"):
-        return unquote(urlsplit(url).path)
-    if "://" in url:
-        return ""
-    is_a_path = bool(editable) or url.startswith((".", "/"))
-    return url if is_a_path else ""
 
 
 def _list_of_pyproject(folder: Path) -> Iterator[Path]:

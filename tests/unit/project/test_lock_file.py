@@ -116,16 +116,19 @@ def test_what_is_alike_has_one_name(tmp_path: Path) -> None:
 
 
 def test_a_file_with_another_hash_than_the_users_lock_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").write_text("rich==13.9.4 --hash=sha256:bb\n")
-    inputs = read_inputs(tmp_path, ())
-    (package,) = subtract_image(DOCUMENT, inputs, IMAGE, {"numpy": "1"}, "3.12").packages
-    assert "sdist" not in package
-    assert [file["hashes"]["sha256"] for file in package["wheels"]] == ["bb"]
+    document = copy.deepcopy(DOCUMENT)
+    document["packages"][0]["wheels"][0]["hashes"]["sha256"] = "b" * 64
+    for line in (f"rich==13.9.4 --hash=sha256:{'B' * 64}", f"rich>=13 --hash=sha256:{'b' * 64}"):
+        (tmp_path / "requirements.txt").write_text(f"{line}\n")
+        inputs = read_inputs(tmp_path, ())
+        (package,) = subtract_image(document, inputs, IMAGE, {"numpy": "1"}, "3.12").packages
+        assert "sdist" not in package
+        assert [file["hashes"]["sha256"] for file in package["wheels"]] == ["b" * 64]
 
-    (tmp_path / "requirements.txt").write_text("rich==13.9.4 --hash=sha256:00\n")
+    (tmp_path / "requirements.txt").write_text(f"rich>=13 --hash=sha256:{'0' * 64}\n")
     inputs = read_inputs(tmp_path, ())
     with pytest.raises(InputError, match="allows no file that the index has of rich"):
-        subtract_image(DOCUMENT, inputs, IMAGE, {"numpy": "1"}, "3.12")
+        subtract_image(document, inputs, IMAGE, {"numpy": "1"}, "3.12")
 
 
 @pytest.mark.parametrize(

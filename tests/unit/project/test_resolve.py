@@ -15,7 +15,7 @@ from hpcstack.requirements.inputs import Inputs
 from unit.launch.test_plan import ARTIFACT
 
 IMAGE = replace(ARTIFACT, pip={"torch": "2.6.0a0", "numpy": "1.26.4"})
-INPUTS = Inputs(None, "", (), ("x",), {}, "")
+INPUTS = Inputs(None, "", (), ("x",), (), "")
 HEAD = "error: No solution found when resolving dependencies"
 # What uv 0.13 has written for such a list
 SAID = {

@@ -119,7 +119,7 @@ def test_requirements_and_what_constrains_them(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
     write(
         tmp_path,
-        requirements__txt="rich==13.9.4 --hash=sha256:bb\n-r more/others.txt\n-c pins.txt\n-e .\n",
+        requirements__txt=f"rich==13.9.4 --hash=sha256:{'b' * 64}\n-r more/others.txt\n-c pins.txt\n-e .\n",
         pins__txt="numpy<2\n-r more/deeper.txt\n",
     )
     write(tmp_path / "more", others__txt="einops\n", deeper__txt="scipy<2\n")
