@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from hpcstack.core.yaml import parse_yaml
 
 INCLUDED = re.compile(r"^#: (\S+)\n", re.MULTILINE)
 FOLDERS = ("recipes", "images", "modules", "launchers", "facts")
@@ -28,6 +31,14 @@ def find_data_folder(name: str) -> Path:
     if name not in FOLDERS:
         raise ValueError(f"no data folder {name!r}")
     return find_data_root() / name
+
+
+@cache
+def read_facts(name: str) -> dict[str, Any]:
+    """Return the data of facts/NAME.yaml; every scalar is text."""
+    path = find_data_folder("facts") / f"{name}.yaml"
+    found: dict[str, Any] = parse_yaml(path.read_text(encoding="utf-8"), str(path)).value
+    return found
 
 
 def find_howto_folder() -> Path:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from hpcstack.hardware.facts import read_facts
+from hpcstack.core.data import read_facts
 
 # The files of facts that hold them
 FACTS = (

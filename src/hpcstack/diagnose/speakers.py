@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from hpcstack.hardware.facts import read_facts
+from hpcstack.core.data import read_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

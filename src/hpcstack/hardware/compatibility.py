@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from hpcstack.core.data import read_facts
 from hpcstack.hardware import facts
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def find_toolkit_driver(cuda: str, image: Mapping[str, str]) -> tuple[str, str]:
     Where the table has no row, it is what the IMAGE says itself, or the newest of the same minor
     release.
     """
-    rows: list[dict[str, Any]] = facts.read_facts("cuda")["toolkits"]
+    rows: list[dict[str, Any]] = read_facts("cuda")["toolkits"]
     wanted = parse_version(cuda)[:3]
     for row in rows:
         if parse_version(row["cuda"]) == wanted:
@@ -226,7 +227,7 @@ def _judge_driver(driver: str, gpu: Gpu | None, cuda: str, image: Mapping[str, s
 
 def _find_minor_row(cuda: str) -> dict[str, Any] | None:
     """Return the row of facts/cuda.yaml on minor-version compatibility within CUDA's major."""
-    for row in facts.read_facts("cuda")["minor_version"]:
+    for row in read_facts("cuda")["minor_version"]:
         if row["major"] == cuda.partition(".")[0]:
             found: dict[str, Any] = row
             return found
@@ -235,7 +236,7 @@ def _find_minor_row(cuda: str) -> dict[str, Any] | None:
 
 def _find_forward_row(cuda: str) -> dict[str, Any] | None:
     """Return the row of facts/cuda.yaml on the branches that CUDA's compat libraries serve."""
-    for row in facts.read_facts("cuda")["forward_branches"]:
+    for row in read_facts("cuda")["forward_branches"]:
         if parse_version(row["cuda"])[:2] == parse_version(cuda)[:2]:
             found: dict[str, Any] = row
             return found
@@ -275,7 +276,7 @@ def _judge_forward(driver: str, gpu: Gpu | None, cuda: str, image: Mapping[str, 
 
     It takes the image's own libcuda, a data-centre GPU, and a branch that this libcuda serves.
     """
-    tables = facts.read_facts("cuda")
+    tables = read_facts("cuda")
     where = _cite("cuda", tables["forward"]["source"])
     if gpu and gpu.kind == "consumer":
         rule = (

@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hpcstack.core import data
-from hpcstack.core.yaml import parse_yaml
+from hpcstack.core.data import read_facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,14 +72,6 @@ def read_topologies() -> dict[str, Topology]:
         name, model = row["name"], row["gpus"]["model"]
         out[name] = Topology(name, model, tuple(row["gpu_cpus"]), row["source"])
     return out
-
-
-@cache
-def read_facts(name: str) -> dict[str, Any]:
-    """Return the data of facts/NAME.yaml; every scalar is text."""
-    path = data.find_data_folder("facts") / f"{name}.yaml"
-    found: dict[str, Any] = parse_yaml(path.read_text(encoding="utf-8"), str(path)).value
-    return found
 
 
 def find_source(name: str, key: str) -> str:

@@ -20,8 +20,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from hpcstack.core.data import read_facts
 from hpcstack.core.errors import InputError, did_you_mean
-from hpcstack.hardware.facts import find_source, read_facts
+from hpcstack.hardware.facts import find_source
 
 GIB = float(1 << 30)
 # Share of the GPU's memory for CUDA's context, NCCL's buffers and fragmentation. An assumption, not

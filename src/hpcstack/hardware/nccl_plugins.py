@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hpcstack.core.data import read_facts
 from hpcstack.hardware.compatibility import parse_version
-from hpcstack.hardware.facts import read_facts
 
 
 def list_loadable_interfaces(nccl: str) -> frozenset[int]:

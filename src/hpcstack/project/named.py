@@ -10,8 +10,8 @@ import shlex
 from pathlib import Path
 
 from hpcstack.core.errors import InputError
-from hpcstack.core.files import read_text
 from hpcstack.recipe.fields import check_requirement
+from hpcstack.requirements.pip_file import read_pip_file
 
 
 def read_named_packages(said: tuple[str, ...]) -> tuple[str, ...]:
@@ -81,29 +81,23 @@ def _read_requirements(said: str) -> list[str]:
     if path.is_dir() or not said.endswith(".txt"):
         raise make_own_package_error(path, said)
 
-    try:
-        text = read_text(path, 1 << 20)
-    except OSError as error:
+    if not path.is_file():
         raise InputError(
-            f"--with {said}: {error.strerror}",
+            f"--with {said}: {'not an ordinary file' if path.exists() else 'No such file'}",
             "name a file of requirements that exists",
             page="add-a-pip-package",
-        ) from None
-    except (InputError, UnicodeDecodeError) as error:
+        )
+    found = read_pip_file(path)
+    others = [option.text for option in found.options]
+    others += [one.text for one in found.lines if one.folder or one.is_constraint or one.hashes]
+    if others:
         raise InputError(
-            f"--with {said}: {error}",
-            "name an existing file of requirements",
-            page="add-a-pip-package",
-        ) from None
-    lines = [line.partition(" #")[0].strip() for line in text.splitlines()]
-    options = [line for line in lines if line.startswith("-")]
-    if options:
-        raise InputError(
-            f"--with {said}: {options[0]} is an option of pip's, and only packages are accepted",
+            f"--with {said}: {others[0]}: only packages are accepted, without options, hashes, "
+            "constraints and folders",
             "pip.conf or site.yaml names the index; --project takes such a file",
             page="add-a-pip-package",
         )
-    return [line for line in lines if line and not line.startswith("#")]
+    return [one.text for one in found.lines]
 
 
 def make_own_package_error(path: Path, said: str) -> InputError:

@@ -1,4 +1,7 @@
-"""The files of packages that a user's own lists allow, by their hashes."""
+"""The files of packages that a user's own lists allow, by their hashes.
+
+Tested in tests/unit/requirements/test_pip_file.py.
+"""
 
 from __future__ import annotations
 

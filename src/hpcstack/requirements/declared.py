@@ -1,7 +1,4 @@
-"""What a project declares where its pyproject.toml has no [project] table: Poetry's own, setup.cfg's.
-
-Tested in tests/unit/requirements/test_declared.py.
-"""
+"""What a project declares where its pyproject.toml has no [project] table: Poetry's own, setup.cfg's."""
 
 from __future__ import annotations
 

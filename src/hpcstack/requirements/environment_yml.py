@@ -4,8 +4,6 @@ conda brings a Python, compilers and CUDA of its own, and none of them can be pu
 What conda and PyPI have by names that are known to mean the same is installed from PyPI
 (facts/conda-names.yaml); all else is refused by line. Packages are read by rattler, conda's own form:
 https://docs.conda.io/projects/conda/en/stable/user-guide/concepts/pkg-specs.html
-
-Tested in tests/unit/requirements/test_environment_yml.py.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
+from hpcstack.core.data import read_facts
 from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.core.files import read_text
 from hpcstack.core.yaml import Document, parse_yaml
-from hpcstack.hardware.facts import read_facts
 from hpcstack.requirements.pip_file import PipLine, read_pip_line
 
 if TYPE_CHECKING:
@@ -65,7 +63,7 @@ class CondaEnvironment:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _Package:
     """One package of a list: TEXT in line NUMBER; IS_PIPS if it stands below `pip:`."""
 
     text: str
@@ -119,7 +117,7 @@ def _load(path: Path) -> tuple[str, Document]:
     return text, document
 
 
-def _list_entries(path: Path, lines: list[str], document: Document) -> Iterator[_Entry]:
+def _list_entries(path: Path, lines: list[str], document: Document) -> Iterator[_Package]:
     """Yield the packages of `dependencies` that are meant for nodes, and those below `pip:`.
 
     An item that is empty asks for nothing. Raise InputError for what is no package.
@@ -128,7 +126,7 @@ def _list_entries(path: Path, lines: list[str], document: Document) -> Iterator[
         number = document.mark(place).line
         if isinstance(item, str):
             if _is_for_nodes(path, lines, number):
-                yield _Entry(item.strip(), number)
+                yield _Package(item.strip(), number)
             continue
         if not isinstance(item, dict):
             raise _make_refusal(path, number, "a package is a line of text")
@@ -140,10 +138,10 @@ def _list_entries(path: Path, lines: list[str], document: Document) -> Iterator[
                     if not isinstance(one, str):
                         raise _make_refusal(path, at, "a package of pip's is a line of text")
                     if _is_for_nodes(path, lines, at):
-                        yield _Entry(one.strip(), at, is_pips=True)
+                        yield _Package(one.strip(), at, is_pips=True)
             elif selector and isinstance(value, str):
                 if _judge(path, number, selector[1]):
-                    yield _Entry(value.strip(), number)
+                    yield _Package(value.strip(), number)
             else:
                 raise _make_refusal(
                     path, number, f"{key!r} is neither a package, nor `pip:`, nor sel(PLATFORM)"
@@ -179,7 +177,7 @@ def _judge(path: Path, number: int, selector: str) -> bool:
     return is_meant
 
 
-def _read_pips(path: Path, entry: _Entry) -> PipLine:
+def _read_pips(path: Path, entry: _Package) -> PipLine:
     """Return ENTRY of `pip:`. Raise InputError for a folder: that is no package of an index."""
     line = read_pip_line(entry.text, path, entry.number)
     if line.folder or line.is_editable:

@@ -3,8 +3,6 @@
 pip-requirements-parser is pip's own reader as a library: encodings, comments, lines that go on, options.
 What it does not understand is refused by line. The form:
 https://pip.pypa.io/en/stable/reference/requirements-file-format/
-
-Tested in tests/unit/requirements/test_pip_file.py.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from hpcstack.core.data import read_facts
 from hpcstack.core.errors import InputError
-from hpcstack.hardware.facts import read_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

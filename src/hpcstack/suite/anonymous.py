@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcstack.core import data
-from hpcstack.hardware.facts import read_facts
+from hpcstack.core.data import read_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

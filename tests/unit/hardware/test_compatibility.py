@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from hpcstack.core.data import read_facts
 from hpcstack.hardware import facts
 from hpcstack.hardware.compatibility import (
     Fit,
@@ -21,7 +22,7 @@ CUDA_126 = {"CUDA_VERSION": "12.6.3"}
 CUDA_128 = {"CUDA_VERSION": "12.8.1"}
 
 
-TOOLKITS = facts.read_facts("cuda")["toolkits"]
+TOOLKITS = read_facts("cuda")["toolkits"]
 
 
 def test_the_driver_that_a_toolkit_ships_with_runs_it_natively_and_so_does_any_newer() -> None:
@@ -36,7 +37,7 @@ def test_the_driver_that_a_toolkit_ships_with_runs_it_natively_and_so_does_any_n
 
 
 def test_the_oldest_driver_of_a_major_runs_all_its_toolkits() -> None:
-    oldest = {row["major"]: row["driver"] for row in facts.read_facts("cuda")["minor_version"]}
+    oldest = {row["major"]: row["driver"] for row in read_facts("cuda")["minor_version"]}
     missed = []
     for row in TOOLKITS:
         major = row["cuda"].partition(".")[0]
@@ -148,7 +149,7 @@ def test_ptx_under_an_older_driver_is_the_casualty_of_minor_version_compatibilit
 
 
 def test_every_forward_branch_of_the_table_is_taken() -> None:
-    for row in facts.read_facts("cuda")["forward_branches"]:
+    for row in read_facts("cuda")["forward_branches"]:
         for branch in row["branches"]:
             answer: Fit = judge_fit(f"{branch}.99", "T4", {"CUDA_VERSION": row["cuda"]})
             assert answer.kind in ("forward compatible", "minor-version compatible", "native"), (
@@ -166,9 +167,7 @@ def test_the_images_own_requirement_beats_the_table() -> None:
     assert judge_fit("470.1", "A100", image).kind == "does not run"
 
 
-@pytest.mark.parametrize(
-    "row", facts.read_facts("gpus")["architectures"], ids=lambda row: row["cc"]
-)
+@pytest.mark.parametrize("row", read_facts("gpus")["architectures"], ids=lambda row: row["cc"])
 def test_every_gpu_of_the_table_is_known_by_each_of_its_names(row: dict[str, str]) -> None:
     for name in row["gpus"]:
         found = facts.find_gpu(name.replace("xx", "80").replace("xx", "80"))
@@ -201,7 +200,7 @@ def test_every_source_of_the_tables_is_said() -> None:
         "gpus": ("architectures", "first_driver", "last_driver"),
         "ngc-pytorch": ("releases",),
     }.items():
-        table = facts.read_facts(name)
+        table = read_facts(name)
         for key in lists:
             assert all(mark in table["sources"] for row in table[key] for mark in row["source"]), (
                 name,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from conftest import make_site
 from hpcstack.core.cpus import make_cpu_mask, parse_cpu_list
+from hpcstack.core.data import read_facts
 from hpcstack.core.errors import InputError
 from hpcstack.core.process import Runner
 from hpcstack.hardware import facts
@@ -53,7 +54,7 @@ def bound(where: Site, **asked: object) -> tuple[str, ...] | None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_topology_has_a_source_and_gives_each_gpu_cores_of_its_own(name: str) -> None:
-    row = next(row for row in facts.read_facts("topologies")["topologies"] if row["name"] == name)
+    row = next(row for row in read_facts("topologies")["topologies"] if row["name"] == name)
     near = facts.read_topologies()[name].gpu_cpus
     assert row["source"].startswith("https://")
     assert len(near) == int(row["gpus"]["count"])

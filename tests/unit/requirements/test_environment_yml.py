@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcstack.core.data import read_facts
 from hpcstack.core.errors import InputError
-from hpcstack.hardware.facts import read_facts
 from hpcstack.requirements.environment_yml import CondaEnvironment, read_conda_environment
 
 ENVIRONMENT = """\
