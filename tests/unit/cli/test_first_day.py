@@ -101,7 +101,7 @@ def test_files_are_not_packages_of_the_index(
     (tmp_path / "bad.txt").write_text("--index-url https://evil\neinops\n")
     for one, says in (
         ("none.txt", "none.txt"), ("environment.yml", "environment of conda's"), ("./pkg", "not on the package index"), (".", "not on"),
-        ("-r", "name the file itself"), ("bad.txt", ("is an option of " "pip's")), ("dist/x.whl", "not on the package index"),
+        ("-r", "name the file itself"), ("bad.txt", "only packages are accepted"), ("dist/x.whl", "not on the package index"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=says):
             read_named_packages((one,))
