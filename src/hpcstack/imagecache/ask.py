@@ -18,6 +18,7 @@ from hpcstack.core.untrusted import parse_untrusted_json
 from hpcstack.imagecache.layout import open_cache
 from hpcstack.imagecache.messages import MAX_LINE, Line
 from hpcstack.imagecache.refusals import NotShared
+from hpcstack.oci.challenges import choose_challenge
 from hpcstack.oci.client import Registry
 from hpcstack.oci.reference import parse_registry_image, parse_user
 
@@ -111,7 +112,8 @@ def answer_challenge(
             raise InputError(
                 f"{host} is not the registry that was asked for", "tell the site's administrators"
             )
-        if challenge.lower().startswith("basic") and not asking.wants_basic(base):
+        way = choose_challenge(challenge)
+        if way and way.scheme == "basic" and not asking.wants_basic(base):
             raise InputError(
                 f"{host} gives tokens, and yet a password was asked for",
                 "tell the site's administrators",

@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 from hpcstack.core.budget import Budget
 from hpcstack.core.errors import InputError, NotInRegistry, RegistryError
 from hpcstack.hardware.facts import read_facts_of
+from hpcstack.oci.challenges import choose_challenge
 from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, read_image_config_of
 from hpcstack.oci.manifest import (
     DIGEST,
@@ -436,7 +437,8 @@ class Registry:
         host, url = self.place(base)
         try:
             with self._fetch(f"{url.partition('/v2/')[0]}/v2/", allow_redirects=False) as answer:
-                return answer.headers.get("WWW-Authenticate", "").lower().startswith("basic")
+                way = choose_challenge(answer.headers.get("WWW-Authenticate", ""))
+                return way is not None and way.scheme == "basic"
         except (requests.RequestException, ValueError) as error:
             raise RegistryError(*explain_unreachable(host, base, error)) from None
 

@@ -23,6 +23,7 @@ from hpcstack.oci import config
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hpcstack.oci.challenges import Challenge
     from hpcstack.oci.credentials import Login
     from hpcstack.recipe.model import Base
 
@@ -141,14 +142,14 @@ def read_repository(url: str) -> str:
 Query = dict[str, "str | list[str]"]  # of a token server
 
 
-def parse_realm(challenge: str, scopes: Sequence[str]) -> tuple[str, Query]:
-    """Return the token server's URL and query from a WWW-Authenticate CHALLENGE.
+def parse_realm(challenge: Challenge, scopes: Sequence[str]) -> tuple[str, Query]:
+    """Return the token server's URL and query from a CHALLENGE for a bearer token.
 
     The URL is empty if the challenge names none. Docker Hub gives the scope as a field of its own,
     nvcr.io as part of the realm's URL. Either is replaced by SCOPES, those that are needed:
     `repository:NAME:pull`.
     """
-    fields = dict(re.findall(r'(?<!\w)(\w{1,32})="([^"]*)"', challenge[:4096]))
+    fields = challenge.fields
     realm = urlsplit(fields.get("realm", ""))
     query: Query = {name: values[0] for name, values in parse_qs(realm.query).items()}
     if "service" in fields:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from hpcstack.core.errors import LoginRefused, RegistryError
+from hpcstack.oci.challenges import Challenge, choose_challenge, parse_challenges
 from hpcstack.oci.config import MAX_OTHER
 from hpcstack.oci.credentials import IDENTITY, Login, find_login
 from hpcstack.oci.protocol import (
@@ -77,7 +78,8 @@ def authorize_request(
     if not anonymous:
         login = find_login(host, entry.credentials, wanted)
 
-    if challenge.lower().startswith("basic"):
+    way = _choose_way(challenge, host, base)
+    if way.scheme == "basic":
         if anonymous:
             raise make_refusal_error(401, host, base)
         pair = ":"
@@ -85,7 +87,7 @@ def authorize_request(
             pair = f"{login.user}:{login.password}"
         return Authorization("Basic " + base64.b64encode(pair.encode()).decode())
 
-    realm, query = parse_realm(challenge, scopes)
+    realm, query = parse_realm(way, scopes)
     if not realm:
         raise make_refusal_error(401, host, base)
     if not may_be_asked(realm, host, entry.token_server, plain_http=entry.plain_http):
@@ -122,6 +124,20 @@ def authorize_request(
     if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]{0,65536}", token):
         raise RegistryError(*make_nonsense_error(host))
     return Authorization(f"Bearer {token}", _lifetime(body, token), ignored)
+
+
+def _choose_way(challenge: str, host: str, base: Base) -> Challenge:
+    """Return what is answered of HOST's CHALLENGE. Raise RegistryError where nothing of it can be."""
+    way = choose_challenge(challenge)
+    if way is not None:
+        return way
+    ways = [one.scheme for one in parse_challenges(challenge)]
+    if set(ways) <= {"bearer"}:  # without a server to ask
+        raise make_refusal_error(401, host, base)
+    raise RegistryError(
+        f"{host} asks for a login by {', '.join(ways)}, and hpcstack knows Basic and Bearer",
+        "tell the registry's admin",
+    )
 
 
 def _ask_realm(

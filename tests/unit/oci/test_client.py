@@ -19,7 +19,7 @@ from conftest import make_site
 from hpcstack.core.errors import RegistryError
 from hpcstack.oci import client as registry
 from hpcstack.oci.client import Registry
-from hpcstack.oci.protocol import may_know, parse_realm
+from hpcstack.oci.protocol import may_know
 from hpcstack.recipe.model import Base
 
 CONFIG = json.dumps({"os": "linux", "architecture": "amd64", "config": {"Env": ["A=1"]}}).encode()
@@ -227,29 +227,6 @@ def test_the_users_own_credentials_are_sent_for_a_token(fake: Given, tmp_path: P
     assert ("Basic " + auth) in [
         header for path, header in server.seen if path.startswith("/token")
     ]
-
-
-@pytest.mark.parametrize(
-    ("challenge", "realm", "query"),
-    [
-        (
-            'Bearer realm="https://nvcr.io/proxy_auth?scope=repository:nvidia/tensorflow:pull,push"',
-            "https://nvcr.io/proxy_auth",
-            {"scope": "repository:nvidia/x:pull"},
-        ),
-        (
-            'Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:a:pull"',
-            "https://auth.docker.io/token",
-            {"service": "registry.docker.io", "scope": "repository:nvidia/x:pull"},
-        ),
-        ("Bearer", "", {"scope": "repository:nvidia/x:pull"}),
-    ],
-)
-def test_both_forms_of_a_challenge(challenge: str, realm: str, query: dict[str, str]) -> None:
-    """nvcr.io's form is recorded in Apache Mesos' test for MESOS-9968, Docker Hub's in its own
-    documentation.
-    """
-    assert parse_realm(challenge, ["repository:nvidia/x:pull"]) == (realm, query)
 
 
 @pytest.mark.parametrize(
