@@ -162,7 +162,13 @@ def test_m7_a_long_pax_header_and_many_of_them(tmp_path: Path) -> None:
 
 
 def test_m7_good_headers_are_taken() -> None:
-    headers = {"SCHILY.xattr.user.note": "x" * 4000, "path": "p" * 200, "mtime": "1.5"}
+    headers = {
+        "SCHILY.xattr.user.note": "x" * 4000,
+        "SCHILY.xattr.user.sum": "7" * 150,
+        "comment": "0" * 300,
+        "path": "1" * 200,
+        "mtime": "1.5",
+    }
     [found] = list(Members(Flow(iter([tar([member("a", b"b", pax_headers=headers)])]))))
     assert found.pax_headers["SCHILY.xattr.user.note"] == "x" * 4000
     check_pax(b"6 a=b\n\0\0")

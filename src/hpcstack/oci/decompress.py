@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import itertools
 import queue
+import re
 import sys
 import threading
 from typing import TYPE_CHECKING, cast
@@ -27,6 +28,8 @@ else:
     from backports import zstd
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+# A zstd frame to be skipped, as pzstd begins a file with: 0x184D2A50 to 0x184D2A5F (RFC 8878, 3.1.2)
+SKIPPED = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 PIECE = 4 << 20
 AHEAD = 10  # pieces of at most PIECE bytes that may wait for the reader
 
@@ -46,7 +49,7 @@ def inflate_layer(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
     if first.startswith(GZIP):
         return _gzip(first, pieces)
-    if first.startswith(ZSTD):
+    if first.startswith(ZSTD) or SKIPPED.match(first):
         return _zstd(first, pieces)
     return _plain(first, pieces)
 

@@ -24,6 +24,9 @@ MAX_HEADERS = 1 << 21  # bytes of all headers of one member together
 MAX_LONG_NAME = 1 << 16  # bytes of GNU's long name
 MAX_GLOBAL = 64  # keys in global PAX headers
 MAX_DIGITS, MAX_KEY = 128, 512  # characters of a number and of a key in a PAX header
+MAX_RUN = 1024  # digits in a row in a name, a comment or an attribute
+# What the standard library reads as numbers (tarfile.PAX_NUMBER_FIELDS)
+OF_NUMBERS = (b"atime", b"ctime", b"mtime", b"uid", b"gid", b"size")
 ZEROS = bytes(1 << 20)
 
 
@@ -149,7 +152,8 @@ def check_pax(data: bytes) -> None:
 
     The standard library then reads them in a time that grows only with their length.
     """
-    if any(len(run) > MAX_DIGITS for run in re.findall(rb"[0-9]+", data)):
+    # The standard library looks for `DIGITS hdrcharset=` from each digit of a run on.
+    if re.search(rb"[0-9]{%d}" % (MAX_RUN + 1), data):
         raise Damaged("has a PAX header with an impossibly long number")
     at = 0
     while at < len(data) and data[at]:
@@ -163,6 +167,12 @@ def check_pax(data: bytes) -> None:
             or not 0 < record.find(b"=") <= MAX_KEY
         ):
             raise Damaged("has an invalid PAX header")
+        key, _, value = record.partition(b"=")
+        is_read_as_number = key in OF_NUMBERS or key.startswith(b"GNU.sparse.")
+        if is_read_as_number and any(
+            len(run) > MAX_DIGITS for run in re.findall(rb"[0-9]+", value)
+        ):
+            raise Damaged("has a PAX header with an impossibly long number")
         at += length
 
 

@@ -62,6 +62,9 @@ SMALL = tar(
 TOP = tar([member("etc/x", b"2"), member("etc/.wh.y"), member("new", b"n")])
 
 
+SKIPPED = b"\x5f\x2a\x4d\x18\x04\0\0\0skip"  # RFC 8878, 3.1.2
+
+
 @pytest.mark.parametrize(
     "stored",
     [
@@ -75,6 +78,11 @@ TOP = tar([member("etc/x", b"2"), member("etc/.wh.y"), member("new", b"n")])
         pytest.param(
             lambda data: zstd.compress(data[:600]) + zstd.compress(data[600:]),
             id="zstd of two frames",
+        ),
+        pytest.param(lambda data: SKIPPED + zstd.compress(data), id="zstd as pzstd writes it"),
+        pytest.param(
+            lambda data: zstd.compress(data[:600]) + SKIPPED + zstd.compress(data[600:]) + SKIPPED,
+            id="zstd with frames to be skipped",
         ),
     ],
 )
