@@ -45,7 +45,7 @@ def command(
     """Import any image as one squashfs file that Pyxis, Enroot and Apptainer can run.
 
     IMAGE is an image in a registry, such as nvcr.io/nvidia/pytorch:24.11-py3, or oci:FOLDER,
-    docker-archive:FILE or docker-daemon:NAME.
+    oci-archive:FILE, docker-archive:FILE or docker-daemon:NAME.
     """
     from hpcstack.build.base import import_image
 

@@ -23,8 +23,11 @@ from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, read_image_config_of
 from hpcstack.oci.manifest import (
     DIGEST,
     Image,
+    NotOffered,
     check_digest,
+    find_manifest,
     list_platforms,
+    list_unlabelled,
     read_image_config,
     read_platform,
 )
@@ -242,13 +245,7 @@ class Registry:
         try:
             top, body = self._manifest(url, base.digest or base.tag, base, host)
             if "manifests" in body:
-                have = list_platforms(body)
-                if platform not in have:
-                    raise RegistryError(
-                        f"{host} has {base.image} for {', '.join(sorted(have))}, not for {platform}",
-                        page="import-a-base-image",
-                    )
-                top, body = self._manifest(url, have[platform], base, host)
+                top, body = self._find_manifest(url, body, platform, base, host)
             config = read_image_config_of(self._config(url, body, base, host), base.image)
             found = read_image_config(top, body, config)
         except NONSENSE:
@@ -468,11 +465,14 @@ class Registry:
         BODY is the manifest or index with the digest TOP. Raise RegistryError if a platform is
         missing.
         """
-        if "manifests" in body:
-            have = list_platforms(body)
-        else:
+        if "manifests" not in body:
             config = read_image_config_of(self._config(url, body, base, host), base.image)
             have = {read_platform(config): top}
+        else:
+            have = list_platforms(body)
+            if list_unlabelled(body):
+                for name in base.platforms:
+                    have[name], _ = self._find_manifest(url, body, name, base, host)
 
         missing = [name for name in base.platforms if name not in have]
         if missing:
@@ -483,6 +483,25 @@ class Registry:
                 page="two-architectures",
             )
         return {name: have[name] for name in base.platforms}
+
+    def _find_manifest(
+        self, url: str, index: Mapping[str, Any], platform: str, base: Base, host: str
+    ) -> tuple[str, dict[str, Any]]:
+        """Return (digest, manifest) of BASE for PLATFORM in INDEX. Raise RegistryError without one."""
+
+        def fetch(digest: str) -> dict[str, Any]:
+            return self._manifest(url, digest, base, host)[1]
+
+        def platform_of(manifest: Mapping[str, Any]) -> str:
+            return read_platform(self._config(url, manifest, base, host))
+
+        try:
+            digest, found = find_manifest(index, platform, fetch, platform_of)
+        except NotOffered as error:
+            raise RegistryError(
+                f"{host} has {base.image}: {error}", page="import-a-base-image"
+            ) from None
+        return digest, dict(found)
 
     def _manifest(
         self, url: str, reference: str, base: Base, host: str

@@ -1,8 +1,6 @@
 """Read manifests and configs, OCI's and Docker's, into typed values.
 
 What is wrong in them raises ValueError here; the callers word the error.
-
-Tested in tests/unit/oci/test_importer.py.
 """
 
 from __future__ import annotations
@@ -12,10 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 MAX_LAYERS, MAX_SIZE = 4096, 1 << 50
+MOST_LOOKED = 32  # documents that are fetched to find one image
+BASE_VARIANTS = {"amd64": "v1", "arm64": "v8"}  # what every machine of an architecture has
+
+
+class NotOffered(ValueError):
+    """An index lists no image for the platform that is wanted."""
 
 
 @dataclass(frozen=True)
@@ -89,20 +93,86 @@ def check_digest(text: object) -> str:
 
 
 def list_platforms(index: Mapping[str, Any]) -> dict[str, str]:
-    """Return {platform: digest} of INDEX. Of several entries for a platform, the first counts.
+    """Return {platform: digest} of INDEX, such as {"linux/amd64": "sha256:..."}.
 
-    Attestations, which Docker's buildx lists as the platform unknown/unknown, are left out. An
-    entry without a platform has the name "".
+    Of several entries for a platform, that counts which runs on the most machines: the one without a
+    variant, else the one with the lowest (`v2` before `v3`); of equals the first. Entries without a
+    platform are in `list_unlabelled`.
     """
-    out: dict[str, str] = {}
+    found: dict[str, tuple[tuple[int, ...], str]] = {}
+    for entry in _list_images(index):
+        place = entry.get("platform") or {}
+        if not place:
+            continue
+        architecture = str(place.get("architecture", ""))
+        name = f"{place.get('os', 'linux')}/{architecture}"
+        rank = _rank_variant(architecture, str(place.get("variant") or ""))
+        digest = check_digest(entry["digest"])
+        if name not in found or rank < found[name][0]:
+            found[name] = (rank, digest)
+    return {name: digest for name, (_, digest) in found.items()}
+
+
+def list_unlabelled(index: Mapping[str, Any]) -> list[str]:
+    """Return the digests of INDEX's entries that name no platform: images, or further indexes."""
+    return [
+        check_digest(entry["digest"]) for entry in _list_images(index) if not entry.get("platform")
+    ]
+
+
+def _list_images(index: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries of INDEX but for attestations, which buildx lists as unknown/unknown."""
     for entry in index["manifests"]:
         place = entry.get("platform") or {}
-        name = ""
-        if place:
-            name = f"{place.get('os', 'linux')}/{place.get('architecture', '')}"
-        if "unknown" not in name:
-            out.setdefault(name, check_digest(entry["digest"]))
-    return out
+        kind = (entry.get("annotations") or {}).get("vnd.docker.reference.type", "")
+        is_unknown = "unknown" in (place.get("os"), place.get("architecture"))
+        if not is_unknown and kind != "attestation-manifest":
+            yield entry
+
+
+def _rank_variant(architecture: str, variant: str) -> tuple[int, ...]:
+    """Return how much a VARIANT wants of a machine, the lowest first; none wants the least.
+
+    https://github.com/opencontainers/image-spec/blob/main/image-index.md, "Platform Variants"
+    """
+    if variant == BASE_VARIANTS.get(architecture):
+        return ()
+    return tuple(int(number) for number in re.findall("[0-9]{1,6}", variant))
+
+
+def find_manifest(
+    index: Mapping[str, Any],
+    platform: str,
+    fetch: Callable[[str], Mapping[str, Any]],
+    platform_of: Callable[[Mapping[str, Any]], str],
+) -> tuple[str, Mapping[str, Any]]:
+    """Return (digest, manifest) of the image for PLATFORM in INDEX and in those that it lists.
+
+    FETCH returns the document of a digest. Where an entry names no platform, PLATFORM_OF reads that of
+    its manifest. Raise NotOffered where there is none.
+    """
+    have: set[str] = set()
+    waiting = [index]
+    looked = 0
+    while waiting:
+        found = waiting.pop(0)
+        here = list_platforms(found)
+        have |= here.keys()
+        named = here.get(platform)
+        candidates = [named] if named else list_unlabelled(found)
+        for digest in candidates:
+            looked += 1
+            if looked > MOST_LOOKED:
+                raise NotOffered(f"it lists more than {MOST_LOOKED} documents without a platform")
+            document = fetch(digest)
+            if "manifests" in document:
+                waiting.append(document)
+                continue
+            known = platform if named else platform_of(document)
+            if known == platform:
+                return digest, document
+            have.add(known)
+    raise NotOffered(f"it is for {', '.join(sorted(have)) or 'no platform'}, not for {platform}")
 
 
 def read_image_config(digest: str, manifest: Mapping[str, Any], config: Mapping[str, Any]) -> Image:

@@ -13,9 +13,14 @@ from pydantic import ValidationError
 from hpcstack.core.errors import InputError
 from hpcstack.recipe.model import Base
 
-EXAMPLES = "nvcr.io/nvidia/pytorch:24.11-py3, oci:FOLDER, docker-archive:FILE, docker-daemon:NAME"
+OCI_ARCHIVE = "oci-archive"
+EXAMPLES = (
+    "nvcr.io/nvidia/pytorch:24.11-py3, oci:FOLDER, oci-archive:FILE, docker-archive:FILE, "
+    "docker-daemon:NAME"
+)
 LOCAL = {  # prefix as skopeo, Docker and Enroot write it: our own name of the transport
     "oci": "oci",
+    OCI_ARCHIVE: OCI_ARCHIVE,
     "docker-archive": "docker-archive",
     "docker-daemon": "docker-daemon",
     "dockerd": "docker-daemon",
@@ -26,8 +31,9 @@ LOCAL = {  # prefix as skopeo, Docker and Enroot write it: our own name of the t
 class Reference:
     """One image, wherever it lies.
 
-    `transport` is `docker` for a registry, `oci`, `docker-archive` or `docker-daemon`. `base` is
-    the registry's image, `path` the layout or archive, and `name` the image in it or in the daemon.
+    `transport` is `docker` for a registry, `oci`, `oci-archive`, `docker-archive` or `docker-daemon`.
+    `base` is the registry's image, `path` the layout or archive, and `name` the image in it or in the
+    daemon.
     """
 
     transport: str

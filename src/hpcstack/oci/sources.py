@@ -1,6 +1,7 @@
 """Open an image and read its layers.
 
-It may be in a registry, an OCI layout, a `docker save` archive or the Docker daemon.
+It may be in a registry, an OCI layout (a folder or a tar of one), a `docker save` archive or the
+Docker daemon.
 
 Tested in tests/unit/oci/test_importer.py and tests/hostile/test_layers.py.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from hpcstack.core import files
@@ -23,10 +24,11 @@ from hpcstack.oci.manifest import (
     Image,
     Layer,
     check_digest,
-    list_platforms,
+    find_manifest,
     read_image_config,
     read_platform,
 )
+from hpcstack.oci.reference import OCI_ARCHIVE
 from hpcstack.oci.tar import Header
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from hpcstack.oci.reference import Reference
 
 OnBytes = Callable[[str, int], None]  # told of each piece that comes: a layer's digest, and bytes
+MAX_MEMBERS = 100_000  # files of an archive
 NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OSError, RecursionError)
 
 
@@ -100,8 +103,50 @@ class FromRegistry:
             self.spools.close()
 
 
+class _Folder:
+    """The files of a layout that is a folder."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+
+    def read(self, name: str, limit: int) -> bytes:
+        return files.read_bytes(self.top / name, limit)
+
+    def has(self, name: str) -> bool:
+        return (self.top / name).is_file()
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        return read_pieces(self.top / name)
+
+
+class _Tar:
+    """The files of a layout that is a tar, as `podman save --format oci-archive` and buildx write it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.places: dict[str, tuple[int, int]] = {}
+        with tarfile.open(path, "r:", tarinfo=Header) as tar:
+            for member in tar:
+                if len(self.places) > MAX_MEMBERS:
+                    raise ValueError(f"it has more than {MAX_MEMBERS} files")
+                if member.isreg():
+                    self.places[member.name.removeprefix("./")] = (member.offset_data, member.size)
+
+    def read(self, name: str, limit: int) -> bytes:
+        _, size = self.places[name]
+        if size > limit:
+            raise ValueError(f"{name} is larger than {limit} bytes")
+        return b"".join(self.pieces(name))
+
+    def has(self, name: str) -> bool:
+        return name in self.places
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        return read_pieces(self.path, *self.places[name])
+
+
 class FromLayout:
-    """An image in an OCI image layout, a folder.
+    """An image in an OCI image layout, a folder or a tar of one.
 
     https://github.com/opencontainers/image-spec/blob/main/image-layout.md
     """
@@ -112,59 +157,61 @@ class FromLayout:
         self.top = reference.path
         self.on_bytes = cast(OnBytes, _ignore_bytes)
         try:
-            found = _choose_entry(self._index(), reference.name)
-            digest, manifest = self._descend(found, platform)
+            self.files = _Tar(self.top) if reference.transport == OCI_ARCHIVE else _Folder(self.top)
+            digest, manifest = self._find(_list_named(self._index(), reference.name), platform)
             config = self._document(check_digest(manifest["config"]["digest"]), MAX_CONFIG)
             self.image = read_image_config(
                 digest, manifest, read_image_config_of(config, str(reference))
             )
-        except NONSENSE as error:
+        except (tarfile.TarError, *NONSENSE) as error:
             raise InputError(
                 f"{reference.path} cannot be read as an OCI layout: {error}",
                 page="import-a-base-image",
             ) from None
 
     def _index(self) -> dict[str, Any]:
-        return parse_untrusted_json(
-            files.read_bytes(self.top / "index.json", MAX_MANIFEST), MAX_MANIFEST
-        )
+        return parse_untrusted_json(self.files.read("index.json", MAX_MANIFEST), MAX_MANIFEST)
 
     def _document(self, digest: str, limit: int = MAX_MANIFEST) -> dict[str, Any]:
         """Return the JSON blob DIGEST, at most LIMIT bytes, verified against its digest."""
-        data = files.read_bytes(self._blob(digest), limit)
+        data = self.files.read(self._blob(digest), limit)
         list(check_pieces(iter([data]), digest, "its layout"))
         return parse_untrusted_json(data, limit)
 
-    def _descend(self, descriptor: Mapping[str, Any], platform: str) -> tuple[str, dict[str, Any]]:
-        """Follow DESCRIPTOR through nested indexes to the manifest of PLATFORM.
+    def _find(
+        self, entries: Sequence[Mapping[str, Any]], platform: str
+    ) -> tuple[str, Mapping[str, Any]]:
+        """Return (digest, manifest) of the image for PLATFORM among ENTRIES of the index.
 
-        Return its digest and content. Raise ValueError if PLATFORM is missing.
+        Raise ValueError where there is none. The only image there is returned whatever it is for:
+        its config says so.
         """
-        for _ in range(8):  # a layout may nest indexes as it likes, even in a circle
-            digest = check_digest(descriptor["digest"])
-            found = self._document(digest)
-            if "manifests" not in found:
-                return digest, found
-            have = list_platforms(found)
-            if platform not in have:
-                raise ValueError(f"it is for {', '.join(sorted(have))}, not for {platform}")
-            descriptor = {"digest": have[platform]}
-        raise ValueError("its indexes are nested too deep")
+        if len(entries) == 1:
+            digest = check_digest(entries[0]["digest"])
+            only = self._document(digest)
+            if "manifests" not in only:
+                return digest, only
+            entries = only["manifests"]
+        return find_manifest({"manifests": entries}, platform, self._document, self._platform_of)
 
-    def _blob(self, digest: str) -> Path:
-        return self.top / "blobs" / digest.replace(":", "/")
+    def _platform_of(self, manifest: Mapping[str, Any]) -> str:
+        return read_platform(self._document(check_digest(manifest["config"]["digest"]), MAX_CONFIG))
+
+    def _blob(self, digest: str) -> str:
+        return f"blobs/{digest.replace(':', '/')}"
 
     def start(self, _folder: Path, on_bytes: OnBytes) -> None:
         self.on_bytes = on_bytes
 
     def tar(self, layer: Layer) -> Iterator[bytes]:
-        if not self._blob(layer.digest).is_file():
+        if not self.files.has(self._blob(layer.digest)):
             raise InputError(
                 f"{self.top} lacks its layer {layer.digest}",
                 "copy the layout again",
                 page="import-a-base-image",
             )
-        pieces = _count_bytes(read_pieces(self._blob(layer.digest)), layer.digest, self.on_bytes)
+        stored = self.files.pieces(self._blob(layer.digest))
+        pieces = _count_bytes(stored, layer.digest, self.on_bytes)
         return inflate_layer(check_pieces(pieces, layer.digest, "the layout"))
 
     def close(self) -> None: ...
@@ -208,7 +255,7 @@ class FromArchive:
         except (tarfile.TarError, *NONSENSE) as error:
             raise InputError(
                 f"{self.path} cannot be read as an archive of `docker save`: {error}",
-                "if it is compressed, uncompress it first",
+                "uncompress it first, if it is compressed; a tar of an OCI layout is oci-archive:FILE",
                 page="import-a-base-image",
             ) from None
 
@@ -284,7 +331,7 @@ def open_source(reference: Reference, platform: str, registry: Registry) -> Laye
     source: LayerSource
     if reference.transport == "docker":
         source = FromRegistry(reference, platform, registry)
-    elif reference.transport == "oci":
+    elif reference.transport in ("oci", OCI_ARCHIVE):
         source = FromLayout(reference, platform)
     elif reference.transport == "docker-archive":
         source = FromArchive(reference)
@@ -310,21 +357,34 @@ def _count_bytes(pieces: Iterator[bytes], digest: str, on_bytes: OnBytes) -> Ite
         yield piece
 
 
-def _choose_entry(index: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the descriptor in a layout's INDEX that NAME means.
+def _list_named(index: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the descriptors in a layout's INDEX that NAME means: one image, for some platforms.
 
-    Without a name, the index must hold one image, or one image for several platforms. Raise
-    ValueError otherwise.
+    Without a name, those of the only image in it. Raise ValueError where there are several.
     """
     entries: list[dict[str, Any]] = index["manifests"]
-    key = "org.opencontainers.image.ref.name"
-    named = [entry for entry in entries if (entry.get("annotations") or {}).get(key) == name]
-    if name and not named:
+    names = [_read_names(entry) for entry in entries]
+    if not name and len({tuple(known[-1:]) for known in names}) > 1:
+        shown = sorted({known[-1] if known else "?" for known in names})
+        raise ValueError(f"it contains several images, name one: {', '.join(shown)}")
+    if not name:
+        return entries
+    named = [entry for entry, known in zip(entries, names, strict=True) if name in known] or [
+        entry for entry, known in zip(entries, names, strict=True) if _has_tag(known, name)
+    ]
+    if not named:
         raise ValueError(f"it contains no {name!r}")
-    if not name and len(entries) > 1 and not all(entry.get("platform") for entry in entries):
-        names = [str((entry.get("annotations") or {}).get(key, "?")) for entry in entries]
-        raise ValueError(f"it contains several images, name one: {', '.join(names)}")
-    return (named or entries)[0]
+    return named
+
+
+def _read_names(entry: Mapping[str, Any]) -> list[str]:
+    """Return the names of a layout's ENTRY: containerd's whole one, and that of the specification.
+
+    The latter is a tag alone in some archives (`podman save`), the whole name in others.
+    """
+    annotations = entry.get("annotations") or {}
+    keys = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
+    return [str(annotations[key]) for key in keys if annotations.get(key)]
 
 
 def _has_tag(tags: Any, name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import tarfile
 import time
@@ -93,6 +94,50 @@ def test_layers_in_every_compression(
     assert found["bin/sh"] == ("file", b"shell")
     assert found["etc/x"] == ("file", b"2")
     assert found["new"] == ("file", b"n")
+
+
+def put_names(index: Path, *names: dict[str, str]) -> None:
+    """Let INDEX list its image under each of NAMES, by the name's annotation."""
+    document = json.loads(index.read_text())
+    (entry,) = document["manifests"]
+    document["manifests"] = [{**entry, "annotations": one} for one in names]
+    index.write_text(json.dumps(document))
+
+
+def pack(folder: Path) -> Path:
+    """A tar of the layout FOLDER, as podman and buildx write it."""
+    path = folder.with_suffix(".tar")
+    with tarfile.open(path, "w") as tar:
+        tar.add(folder, ".")
+    return path
+
+
+REF, CONTAINERD = "org.opencontainers.image.ref.name", "io.containerd.image.name"
+
+
+@pytest.mark.parametrize("kind", ["oci", "oci-archive"])
+@pytest.mark.parametrize(
+    "name", ["", ":latest", ":1", ":h.example/demo:1", ":demo:1", ":docker.io/library/x:2"]
+)
+def test_a_layout_and_a_tar_of_one(contents: Import, tmp_path: Path, kind: str, name: str) -> None:
+    """podman#13139: `oci-archive:A.tar` was looked for on Docker Hub."""
+    top = layout(tmp_path / "image", [SMALL, TOP])
+    if name:
+        both = {REF: "2", CONTAINERD: "docker.io/library/x:2"}
+        mine = {REF: name[1:]}
+        if "demo" in name:
+            mine = {REF: "1", CONTAINERD: "h.example/demo:1"}
+        put_names(top / "index.json", both, mine)
+    found = contents(f"{kind}:{pack(top) if kind == 'oci-archive' else top}{name}")
+    assert found["etc/x"] == ("file", b"2")
+
+
+@pytest.mark.parametrize("name", ["", ":3"])
+def test_of_several_images_one_is_named(contents: Import, tmp_path: Path, name: str) -> None:
+    top = layout(tmp_path / "image", [SMALL])
+    put_names(top / "index.json", {REF: "1"}, {REF: "2"})
+    with pytest.raises(InputError, match="several images, name one: 1, 2|contains no '3'"):
+        contents(f"oci-archive:{pack(top)}{name}")
 
 
 def test_what_three_runtimes_look_for_is_there(contents: Import, tmp_path: Path) -> None:
