@@ -40,6 +40,8 @@ def command(session: Session, what: str, every: bool, as_json: bool) -> NoReturn
     document = {
         "state": str(found.state),
         "said": found.said,
+        "rank": found.rank,
+        "host": found.host,
         "tip": found.tip,
         "page": found.page,
         "findings": [_make_document(finding) for finding in found.shown],

@@ -68,7 +68,7 @@ class Explained:
     TASKS. KNOWN is False where nothing is known of what happened. CLUES are lines that read like an
     error, with who says them, where no known failure explains anything. PAGE is the how-to page about
     it, and TIP what to type next, if any. With KNOWN_FIRST, the known failures are why, and what is said
-    is only how.
+    is only how. RANK is the rank or the task that failed first, on the node HOST, where that is known.
     """
 
     said: str
@@ -81,6 +81,8 @@ class Explained:
     state: JobState = UNKNOWN
     tip: str = ""
     known_first: bool = False
+    rank: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -288,6 +290,9 @@ def _explain_failure(reading: LogReading, part: JobPart, *, every: bool) -> Expl
     """Explain PART, which has failed by itself, or of which nobody knows how it ended."""
     failure = reading.failure
     said = failure.first
+    rank, host = failure.failed_first
+    if said and rank and not failure.host and not failure.task:
+        said = f"rank {rank}: {said}"
     if failure.is_caught:
         said = f"{said}; its program wrote more after it"
     page = PAGES_OF_STATES.get(failure.read_state(1).word, "")
@@ -327,6 +332,8 @@ def _explain_failure(reading: LogReading, part: JobPart, *, every: bool) -> Expl
         state=part.state,
         tip=tip,
         known_first=tells_why and failure.is_bare_signal,
+        rank=rank,
+        host=host,
     )
 
 

@@ -596,6 +596,19 @@ class Failure:
         return MEANINGS[self.ended_by.value]
 
     @property
+    def failed_first(self) -> tuple[str, str]:
+        """Who failed first, a rank or a task by its number, and on which node; empty if unknown."""
+        if self.host:
+            return self.rank, self.host
+        speaker, said = self._find_exception()
+        if self.task and not self._slurm_ended_the_task():
+            number, host, _ = self.task
+            is_another = speaker.endswith(":") and speaker != f"{number}:"
+            return (speaker[:-1], "") if is_another else (number, host)
+        is_named = speaker.isdigit() and speaker not in self.went_on and self.first == said
+        return (speaker, "") if is_named else ("", "")
+
+    @property
     def was_interrupted(self) -> bool:
         """Whether the rank that failed first ended of a KeyboardInterrupt and nothing else."""
         return self._find_reason().startswith(INTERRUPT)

@@ -131,3 +131,35 @@ def test_a_known_failure_goes_before_a_bare_signal() -> None:
     assert _format_text(explain(segfault)).startswith(
         "task 5 on n02 failed first: killed by SIGSEGV"
     )
+
+
+RAISED = '[rank5]: Traceback (most recent call last):\n[rank5]:   File "/d/t.py", line 8, in f\n[rank5]: ValueError: x\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "said", "who"),
+    [
+        (RAISED, "rank 5: ValueError: x (/d/t.py, line 8)", ("5", "")),
+        (RAISED.replace("[rank5]: ", ""), "ValueError: x (/d/t.py, line 8)", ("", "")),
+        (
+            f"{RAISED}hpcstack: rank 5 on gpu07 ended with 1 [0 5.0]\n",
+            "rank 5 on gpu07 failed first: ValueError: x (/d/t.py, line 8)",
+            ("5", "gpu07"),
+        ),
+        (
+            "nothing to resume from\nsrun: error: gpu07: task 3: Exited with exit code 1\n",
+            "task 3 on gpu07 failed first; the last line before: nothing to resume from",
+            ("3", "gpu07"),
+        ),
+        (
+            "[rank5]: step 7\nslurmstepd: error: *** JOB 7 ON gpu07 CANCELLED AT 2026-11-20T10:00:00 ***\n",
+            "it was cancelled",
+            ("", ""),
+        ),
+    ],
+)
+def test_who_failed_first_is_said_and_can_be_read(
+    log: str, said: str, who: tuple[str, str]
+) -> None:
+    found = explain(log)
+    assert (found.said, (found.rank, found.host)) == (said, who)
