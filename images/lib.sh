@@ -52,22 +52,57 @@ hpcstack_dpkg() {
     dpkg-query -W -f '${db:Status-Abbrev}${Package}=${Version}\n' | sed -n 's/^[ih]i *//p'
 }
 
-# NAME==VERSION of Python's packages. Python's own list takes a fifth of the time of pip's; where it cannot be had, pip's
-# is asked. One that cannot be had must fail the step: an empty one would guard nothing.
-hpcstack_python_packages() {
+# NAME==VERSION of Python's packages. Python's own list takes a fifth of the time of pip's, which is asked where that has
+# failed. A list that cannot be had must fail the step: an empty one would guard nothing. A package whose METADATA cannot be read stands there by its folder's name, and
+# $1 gets a line that says so.
+hpcstack_python_packages() { # [FILE]
     command -v python3 >/dev/null || return 0
-    if python3 - 2>/dev/null <<'PYTHON'; then return 0; fi
+    if python3 - "${1:-/dev/null}" <<'PYTHON'; then return 0; fi
+import email
 import importlib.metadata
+import os
 import re
+import sys
 
 found = {}
-for one in importlib.metadata.distributions():
-    name = one.metadata["Name"]
-    if name:
-        found.setdefault(re.sub("[-_.]+", "-", name).lower(), f"{name}=={one.version}")
+with open(sys.argv[1], "w") as unread:
+    for one in importlib.metadata.distributions():
+        where = str(getattr(one, "_path", "?"))
+        name = version = ""
+        try:
+            name, version = one.metadata["Name"], one.version
+        except Exception:
+            try:  # what is not UTF-8 is in the other fields
+                with open(os.path.join(where, "METADATA"), encoding="latin-1") as file:
+                    fields = email.message_from_file(file)
+                name, version = fields["Name"], fields["Version"]
+            except Exception:
+                pass
+        if not (name and version):
+            stem = re.sub(r"\.(dist|egg)-info$", "", os.path.basename(where))
+            name, _, version = stem.partition("-")
+            version = re.sub(r"-py\d.*$", "", version) or "unknown"
+            unread.write(f"{where}: its METADATA cannot be read\n")
+        if name:
+            found.setdefault(re.sub("[-_.]+", "-", name).lower(), f"{name}=={version}".replace("\n", " "))
 print("\n".join(found.values()))
 PYTHON
-    python3 -m pip list --format=freeze 2>/dev/null || ! python3 -c 'import pip' 2>/dev/null
+    python3 -m pip list --format=freeze
+}
+
+# Packages of other systems than dpkg: rpm's and apk's, NAME=VERSION. What cannot be listed is said in $1.
+hpcstack_other_packages() { # FILE
+    local of
+    for of in /var/lib/rpm /usr/lib/sysimage/rpm; do
+        [ -d "$of" ] || continue
+        if ! rpm -qa --queryformat '%{NAME}=%{EVR}\n' 2>/dev/null; then
+            printf '%s: the packages of rpm, which cannot be listed by the image itself\n' "$of" >>"$1"
+        fi
+        break
+    done
+    if [ -e /lib/apk/db/installed ]; then
+        awk -F : '/^P:/ { name = $2 } /^V:/ { print name "=" $2 }' /lib/apk/db/installed
+    fi
 }
 
 hpcstack_packages() {
@@ -358,10 +393,23 @@ hpcstack_finish() {
     if [ -d /etc/profile.d ]; then cp /opt/hpcstack/etc/profile.sh /etc/profile.d/hpcstack.sh; fi
     chmod 755 /opt/hpcstack/compat.sh
     mkdir -p /opt/hpcstack/packages
+    # Each list is there, be it empty; what could not be looked at is in unlisted.txt.
+    local lists=/opt/hpcstack/packages
+    : >$lists/apt.txt
+    : >$lists/unlisted.txt
     if command -v dpkg-query >/dev/null; then
-        hpcstack_dpkg | sort >/opt/hpcstack/packages/apt.txt
+        hpcstack_dpkg | sort >$lists/apt.txt
+    elif [ -e /var/lib/dpkg/status ] || [ -d /var/lib/dpkg/status.d ]; then
+        echo '/var/lib/dpkg: the packages of dpkg, which the image cannot list itself' >>$lists/unlisted.txt
     fi
-    hpcstack_python_packages 2>/dev/null | sort >/opt/hpcstack/packages/pip.txt || true
+    hpcstack_other_packages $lists/unlisted.txt | sort >$lists/other.txt
+    if hpcstack_python_packages "$HPCSTACK_WORK/unread" >"$HPCSTACK_WORK/python"; then
+        sort "$HPCSTACK_WORK/python" >$lists/pip.txt
+    else
+        : >$lists/pip.txt
+        echo 'python3: the packages of Python, which the image cannot list itself' >>$lists/unlisted.txt
+    fi
+    if [ -s "$HPCSTACK_WORK/unread" ]; then cat "$HPCSTACK_WORK/unread" >>$lists/unlisted.txt; fi
     # A walk through an image takes seconds: an engine that sees all names says where there is no conda.
     { [ "${HPCSTACK_NO_CONDA:-}" = yes ] || hpcstack_find -path '*/conda-meta/*-*-*.json' -printf '%f\n'; } |
         sed -E 's/\.json$//; s/-([^-]*)-([^-]*)$/=\1=\2/' | sort >/opt/hpcstack/packages/conda.txt

@@ -322,7 +322,10 @@ def _add_contents(request: BuildRequest, image: Path) -> BuildRequest:
     for kind, sign in (("apt", "="), ("pip", "=="), ("conda", "=")):
         text = read_optional(image, f"{HOME}/packages/{kind}.txt")
         lists[kind] = _read_versions(text, sign)
-    contents = AdoptedContents.model_validate({**request.lock.adopted.model_dump(), **lists})
+    unlisted = read_optional(image, f"{HOME}/packages/unlisted.txt").splitlines()
+    known = request.lock.adopted
+    unknown = (*known.unknown, *(UNSAFE.sub("?", line) for line in unlisted))
+    contents = AdoptedContents.model_validate({**known.model_dump(), **lists, "unknown": unknown})
     return replace(request, lock=request.lock.model_copy(update={"adopted": contents}))
 
 

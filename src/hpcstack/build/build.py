@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 ANOTHER = "--engine auto takes one that can"
 Complete = Callable[[BuildRequest, Path], BuildRequest]
+MOST_UNLISTED = 100  # lines on what of an image's packages could not be listed
 
 
 def build_image(request: BuildRequest, bench: Workbench) -> tuple[Artifact, bool]:
@@ -370,6 +371,8 @@ def describe_image_of(
         apt=_parse_versions(read(f"{HOME}/packages/apt.txt"), "="),
         pip=_parse_versions(read(f"{HOME}/packages/pip.txt"), "=="),
         conda=_parse_versions(read(f"{HOME}/packages/conda.txt"), "="),
+        other=_parse_versions(read(f"{HOME}/packages/other.txt"), "="),
+        unlisted=read(f"{HOME}/packages/unlisted.txt").splitlines()[:MOST_UNLISTED],
         environment=_list_variables(request),
         mode=request.stack.launch.mode,
         mounts=list(request.stack.launch.mounts),

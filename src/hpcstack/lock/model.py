@@ -33,7 +33,7 @@ FORMAT: Literal["hpcstack/lock/v1"] = "hpcstack/lock/v1"
 MAX_LOCK = 16 << 20  # bytes
 UNKNOWN = f"sha256:{'0' * 64}"  # the digest of a base that nobody has looked up: lock/known.py
 STAND_IN_LABEL = "org.hpcstack.stand-in"
-TEMPLATE_VERSION = "11"  # of images/ and render/: a test holds it to what is rendered
+TEMPLATE_VERSION = "12"  # of images/ and render/: a test holds it to what is rendered
 
 
 class LockedApt(Model):

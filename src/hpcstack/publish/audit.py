@@ -200,6 +200,12 @@ def _list_subjects(audit: Audit) -> list[Subject]:
         if package.ecosystem == "pypi":
             name = re.sub(r"[-_.]+", "-", package.name).lower()
             out.append(Subject(package, Target("PyPI", name), package.version))
+    for one in artifact.unlisted:
+        audit.unknown.append(Unaudited("other", one))
+    if artifact.other:
+        count = format_count(len(artifact.other), "package")
+        what = f"{count} of rpm or apk: they are not looked up"
+        audit.unknown.append(Unaudited("other", what))
     if artifact.conda:
         what = f"{format_count(len(artifact.conda), 'conda package')}: OSV has no records of them"
         audit.unknown.append(Unaudited("conda", what))

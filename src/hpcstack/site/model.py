@@ -733,10 +733,10 @@ class PolicySite(Model):
         description="What `max_severity` does with a vulnerability of which no record says how "
         "severe it is, as with many of Debian's.",
     )
-    unaudited: tuple[Literal["conda", "deb", "pypi"], ...] = Field(
+    unaudited: tuple[Literal["conda", "deb", "other", "pypi"], ...] = Field(
         (),
         description="Packages that `max_severity` accepts although they cannot be audited: OSV has "
-        "no records of conda's.",
+        "no records of conda's; `other` are packages of rpm or apk, and what could not be listed.",
     )
     waivers: tuple[Waiver, ...] = Field((), description="Vulnerabilities that pass until a day.")
 

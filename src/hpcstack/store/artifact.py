@@ -39,6 +39,9 @@ class Artifact:
     unconfined: str = ""
     # where it was taken from, in words, if hpcstack did not build it; empty where it did
     adopted: str = ""
+    # what of the image's packages could not be listed: `/var/lib/rpm: the packages of rpm, ...`
+    unlisted: list[str] = field(default_factory=list)
+    other: dict[str, str] = field(default_factory=dict)  # {package of rpm's or apk's: version}
     bundled: str = ""  # the base, where a bundle brought it: no registry vouches for that
 
     @property

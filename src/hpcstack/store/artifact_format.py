@@ -44,6 +44,8 @@ class _Artifact(Record):
     adopted: Text = ""
     bundled: Text = ""
     unconfined: Text = ""
+    unlisted: list[Text] = Field(default_factory=list)
+    other: dict[Plain, Plain] = Field(default_factory=dict)
 
 
 ARTIFACT = Format("hpcstack/artifact", 1, _Artifact)
@@ -52,11 +54,13 @@ ARTIFACT = Format("hpcstack/artifact", 1, _Artifact)
 def write_artifact(artifact: Artifact) -> str:
     """Return the text of artifact.json. It names no folder: the image lies where the file lies.
 
-    `slurm` is named only where it is set: an hpcstack that does not know it reads all others.
+    Some fields are named only where they are set: an hpcstack that does not know them reads all
+    others.
     """
     record = {name: value for name, value in asdict(artifact).items() if name != "folder"}
-    if not artifact.slurm:
-        del record["slurm"]
+    for name in ("slurm", "unlisted", "other"):
+        if not record[name]:
+            del record[name]
     return json.dumps({"format": ARTIFACT.name, **record}, indent=1, sort_keys=True) + "\n"
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from hpcstack.store.artifact import Artifact
 
-Ecosystem = Literal["deb", "pypi", "conda"]
+Ecosystem = Literal["deb", "pypi", "conda", "other"]
 QUESTION = re.compile(
     r"(?:(?P<ecosystem>deb|pypi|conda):)?(?P<name>[A-Za-z0-9*?][A-Za-z0-9._+*?-]*)"
     r"(?P<conditions>\s*[<>=!~].*)?"

@@ -84,6 +84,8 @@ def _list_properties(artifact: Artifact) -> dict[str, str]:
     }
     if artifact.stand_in:
         out["stand-in"] = artifact.stand_in
+    if artifact.unlisted:
+        out["unlisted"] = f"UNKNOWN: {'; '.join(artifact.unlisted)}"
     if artifact.adopted:
         out["adopted"] = f"ADOPTED, not built by hpcstack: {artifact.adopted}"
     return out
