@@ -143,7 +143,8 @@ def answer_template(
     No image is needed for it.
     """
     from hpcstack.launch.domains import place_job
-    from hpcstack.launch.script import make_copied_script
+    from hpcstack.launch.request import check_srun_options
+    from hpcstack.launch.script import check_directives, make_copied_script
 
     session: Session = ctx.obj
     extra = (*ctx.meta["passed"], *options["extra"])
@@ -165,6 +166,9 @@ def answer_template(
     for word in extra:
         option, _, value = word.partition("=")
         directives[option.removeprefix("--")] = value
+    own = [name for param in ctx.command.params for name in param.opts]
+    check_srun_options(extra, own, session.runner, batch=True)
+    check_directives(directives)
     placement = place_job(resources, session.site, session.runner)
     if placement.segment:
         directives["segment"] = placement.segment.value

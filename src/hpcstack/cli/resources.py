@@ -18,8 +18,15 @@ from hpcstack.core.errors import InputError
 from hpcstack.core.names import RUNTIMES, WITHOUT_SLURM
 from hpcstack.launch.resources import Resources
 from hpcstack.slurm.gpus import Gres, list_requests_of_variables, parse_gpus
+from hpcstack.slurm.nodelist import expand_typed
 from hpcstack.slurm.options import OPTIONS as OF_SLURM
-from hpcstack.slurm.options import SHORT, VALUED, GivenOption, SlurmOptions, Value
+from hpcstack.slurm.options import (
+    SHORT,
+    GivenOption,
+    SlurmOptions,
+    Value,
+    list_valued_options,
+)
 from hpcstack.slurm.query import find_allocation
 
 
@@ -37,6 +44,8 @@ class Passing(click.Command):
         args = join_values(args, own, valued)
 
         cut = args.index("--") if "--" in args else 0
+        if "--" not in args and any(word.partition("=")[0] == "--template" for word in args):
+            cut = len(args)  # a job script to copy may need no command
         known = []
         passed = []
         for word in args[:cut]:
@@ -59,7 +68,11 @@ class Passing(click.Command):
         try:
             return super().parse_args(ctx, [*known, *args[cut:]])
         except click.NoSuchOption as error:
-            raise self._explain_missing_dashes(ctx, args, error) or error from None
+            raise (
+                self._explain_missing_dashes(ctx, args, error)
+                or _explain_short_form(error)
+                or error
+            ) from None
 
     def _count_missing(self, ctx: click.Context, words: list[str]) -> int:
         """Return how many arguments, such as a STACK, are not among WORDS, those before the `--`."""
@@ -92,6 +105,38 @@ class Passing(click.Command):
         return click.UsageError(
             f"{error.option_name} follows {args[begins]}; put `--` before the command: {line}"
         )
+
+
+# Options of srun's whose short form is not taken: before a program's own words it could be theirs
+SHORT_FORMS = {
+    "-B": "--extra-node-info",
+    "-F": "--nodefile",
+    "-I": "--immediate",
+    "-K": "--kill-on-bad-exit",
+    "-O": "--overcommit",
+    "-S": "--core-spec",
+    "-T": "--threads",
+    "-W": "--wait",
+    "-X": "--disable-status",
+    "-Z": "--no-allocate",
+    "-i": "--input",
+    "-k": "--no-kill",
+    "-m": "--distribution",
+    "-r": "--relative",
+    "-s": "--oversubscribe",
+    "-u": "--unbuffered",
+    "-v": "--verbose",
+}
+
+
+def _explain_short_form(error: click.NoSuchOption) -> click.UsageError | None:
+    """Return what to say of an option that srun knows in this short form; None for any other."""
+    long_form = SHORT_FORMS.get(error.option_name[:2])
+    if not long_form or error.option_name.startswith("--"):
+        return None
+    return click.UsageError(
+        f"{error.option_name}: write srun's option in its long form: {long_form}"
+    )
 
 
 def _is_single(param: click.Parameter) -> bool:
@@ -127,7 +172,7 @@ def join_values(args: list[str], own: set[str], valued: set[str] = frozenset()) 
             continue
 
         option = word if word in own else SHORT.get(word, word)
-        if option in VALUED and option not in own:
+        if option.startswith("--") and option not in own and option in list_valued_options():
             value = next(words, None)
             out.append(option if value is None else f"{option}={value}")
         else:
@@ -363,6 +408,8 @@ def parse_resources(options: dict[str, Any]) -> Resources:
         )
     nodes_here = int(allocated) if allocated.isdigit() else 1
     nodes: NodeCount = options["nodes"] or NodeCount(nodes_here)
+    if not options["nodes"] and not allocated and options.get("nodelist"):
+        nodes = NodeCount(_count_named(options["nodelist"]))
     if allocated and nodes.least <= nodes_here:
         nodes = NodeCount(min(nodes.most or nodes.least, nodes_here))
     total: GpuCount | None = options["gpus"]
@@ -384,6 +431,16 @@ def parse_resources(options: dict[str, Any]) -> Resources:
         given["of_shell"] = list_requests_of_variables(os.environ, "SBATCH" if batch else "SLURM")
 
     return Resources(**{**given, "nodes": nodes.least, "most_nodes": nodes.most})
+
+
+def _count_named(nodelist: str) -> int:
+    """Return how many nodes NODELIST, a value of -w, names; 1 for a file, and for what Slurm refuses."""
+    if "/" in nodelist:
+        return 1
+    try:
+        return max(len(expand_typed("--nodelist", nodelist)), 1)
+    except InputError:
+        return 1
 
 
 def _divide_gpus(total: GpuCount | None, each: GpuCount | None, nodes: int) -> dict[str, Any]:

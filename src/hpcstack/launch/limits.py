@@ -43,7 +43,7 @@ def check_limits(resources: Resources, known: Mapping[str, Limits]) -> None:
         raise InputError(
             "Slurm has no default partition", f"--partition, one of: {', '.join(known)}"
         )
-    _check_time(resources.time)
+    check_time(resources.time)
     found = [_find_excess(resources, one) for one in chosen]
     if not all(found):
         return
@@ -60,7 +60,7 @@ def check_limits(resources: Resources, known: Mapping[str, Limits]) -> None:
     raise InputError("; ".join(one.reason for one in excess), tip, page=excess[0].page)
 
 
-def _check_time(text: str) -> None:
+def check_time(text: str) -> None:
     """Raise InputError where Slurm would not read TEXT as a time limit."""
     is_unlimited = text.lower() in ("unlimited", "infinite")
     if text and not is_unlimited and parse_minutes(text) is None:

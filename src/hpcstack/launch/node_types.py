@@ -57,12 +57,12 @@ def list_node_types(
     asked = resources.gpu_requests or list_requests_of_variables(inside, "SLURM")
     nodes = resources.nodes if resources.gpu_requests else 0
     count = count_gpus_asked(asked, nodes, resources.ntasks_per_node or 1) or 0
-    names = _keep(names, lambda name: _count_devices(site.node_types[name]) >= count)
     words = {word for request in asked for word in request.types}
     if words:
         names = _keep(
             names, lambda name: any(_has_gpu(site.node_types[name], one) for one in words)
         )
+    names = _keep(names, lambda name: _count_devices(site.node_types[name]) >= count)
     is_chosen = resources.nodelist or resources.constraint or inside
     if len(names) < 2 or not is_chosen:
         return names

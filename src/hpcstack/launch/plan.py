@@ -47,7 +47,7 @@ from hpcstack.runtimes.base import make_option
 from hpcstack.runtimes.squashfs_mounts import keep_hook
 from hpcstack.slurm.client import Client
 from hpcstack.slurm.gpus import count_gpus_asked, count_tasks_of_gpus
-from hpcstack.slurm.options import GivenOption, SlurmOptions
+from hpcstack.slurm.options import GivenOption, SlurmOptions, name_variable
 from hpcstack.slurm.rivals import (
     GIVING_TASKS,
     OF_EACH_GPU,
@@ -347,7 +347,7 @@ def _make_step(
         mounts=mounts.pairs,
         squashfs=squashfs,
         hook=keep_hook(len(squashfs)) if squashfs and runtime.uses_hooks else None,
-        workdir=request.workdir or Path.cwd(),
+        workdir=request.folder,
         home=request.home is not False,
         mounted_home=mounts.home,
         gpus=share.may_have_gpus,
@@ -536,7 +536,7 @@ def _command_inside(
     if request.serves:
         command = wrap_served(request.serves, command)
     elif mode in ("mpi", "plain"):
-        program = (request.workdir or Path.cwd()) / command[0]
+        program = request.folder / command[0]
         if command[0] == "-m" or is_python(program):
             command = ("python3", *command)
 
@@ -726,9 +726,11 @@ def _list_number_of_tasks(
                 page="use-four-gpus-of-eight",
             )
         return []
-    if "SLURM_NTASKS" in inside:
+    by_shell = not inside and mode != "plain" and "SLURM_NTASKS" in os.environ
+    if "SLURM_NTASKS" in inside or by_shell:
         count = _count_tasks(asked, resources, inside)
-        why = "on all nodes together: otherwise the job's own SLURM_NTASKS would count"
+        whose = "this shell's" if by_shell else "the job's own"
+        why = f"on all nodes together: otherwise {whose} SLURM_NTASKS would count"
         return [make_option("--ntasks", count, why)] if count else []
 
     if needs_number:
@@ -877,7 +879,12 @@ def _check_request(
     if not runtime.uses_slurm:
         _check_local(request, given)
         return
-    _check_cluster(resources.extra.value("--clusters"), client)
+    typed = resources.extra.value("--clusters")
+    variable = name_variable("--clusters", "SBATCH" if request.batch else "SLURM")
+    by_variable = "" if allocation else os.environ.get(variable, "")
+    if typed or by_variable:
+        said = f"--clusters={typed}" if typed else f"{variable}={by_variable}"
+        _check_cluster(typed or by_variable, said, client)
     if not site.partitions:
         return
 
@@ -891,18 +898,16 @@ def _check_request(
             )
 
 
-def _check_cluster(asked: str, client: Client) -> None:
-    """Raise InputError where another cluster than this one is ASKED for.
+def _check_cluster(asked: str, said: str, client: Client) -> None:
+    """Raise InputError where another cluster than this one is ASKED for, by what was SAID.
 
     Partitions, node types and images are judged by what this cluster has.
     """
-    if not asked:
-        return
     own = client.read_config().get("ClusterName", "")
     if asked != own:
         here = f", which is {own}" if own else "; Slurm does not say what it is called"
         raise InputError(
-            f"--clusters={asked}: images, partitions and node types are those of this cluster{here}",
+            f"{said}: images, partitions and node types are those of this cluster{here}",
             "log in there; or leave it out",
             page="describe-your-cluster",
         )

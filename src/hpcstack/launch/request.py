@@ -13,7 +13,7 @@ from hpcstack.core.errors import InputError, did_you_mean
 from hpcstack.launch.resources import Resources
 from hpcstack.launch.squashfs_files import check_file_mount
 from hpcstack.slurm.client import Client
-from hpcstack.slurm.options import OPTIONS, Scope, find_scope
+from hpcstack.slurm.options import OPTIONS, Scope, find_scope, list_known_options
 from hpcstack.slurm.query import parse_minutes
 
 if TYPE_CHECKING:
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 NO_RESOURCES = Resources()
 
+# Options of sbatch that a launch has no use for
+OF_HPCSTACK = {"--wrap": "hpcstack writes the job's script itself"}
 MOUNT = re.compile(r"/[^:,\n]*:/[^:,\n]*")
+OF_THE_IMAGE = "/opt/hpcstack/"
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,12 @@ class LaunchRequest:
     all_gpus: bool = False
 
     @property
+    def folder(self) -> Path:
+        """The folder that the command starts in: srun's --chdir, else the current one."""
+        asked = self.resources.extra.value("--chdir")
+        return self.workdir or (Path.cwd() / asked if asked else Path.cwd())
+
+    @property
     def goes_on(self) -> bool:
         """Whether the step survives a failed rank: it is elastic, or restarts its workers."""
         return bool(self.resources.elastic or self.resources.restarts)
@@ -114,6 +123,13 @@ def resolve_mount(said: str) -> str:
         raise InputError(
             f"--mount {said}: {problem}",
             f"--mount {source}:{wanted_target}",
+            page="bring-data-and-images-to-nodes",
+        )
+    covered = target.rstrip("/")
+    if not covered or f"{covered}/".startswith(OF_THE_IMAGE):
+        raise InputError(
+            f"--mount {said}: it would cover what the image starts with",
+            f"--mount {source}:/data",
             page="bring-data-and-images-to-nodes",
         )
     # The runtime says what else it does not take (`Runtime.check_mounts`).
@@ -159,11 +175,15 @@ def check_srun_options(
     if not known:
         return
 
+    # A --help leaves out what is for few: what some release knows is left to the one that is here.
+    every = {*known, *(option for tool in tools for option in list_known_options(tool))}
     for word in passed:
         option = word.partition("=")[0]
-        row = OPTIONS.get(option)
-        is_known_silently = row and not row.in_help and (batch or row.srun)
-        if option in known or is_known_silently:
+        if option in OF_HPCSTACK:
+            raise InputError(
+                f"{option}: {OF_HPCSTACK[option]}", "leave it out", page="write-a-job-script"
+            )
+        if option in every:
             continue
         if not batch and find_scope(option) is Scope.JOB:
             raise InputError(

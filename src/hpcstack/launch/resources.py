@@ -5,6 +5,7 @@ Tested in tests/unit/launch/test_plan.py and tests/unit/launch/test_binding.py.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from hpcstack.slurm.gpus import (
     Per,
     count_gpus_asked,
     count_job_gpus,
+    is_slice,
     list_requests,
     list_requests_of_job,
     list_requests_of_variables,
@@ -100,6 +102,14 @@ class Resources:
         return list_requests(typed) or of_shell
 
     @property
+    def takes_a_thread_a_core(self) -> bool:
+        """Whether Slurm is asked to give one thread of each core, by an option or outside a job."""
+        hint = self.extra.value("--hint") or os.environ.get("SLURM_HINT", "")
+        threads = self.extra.value("--threads-per-core")
+        threads = threads or os.environ.get("SLURM_THREADS_PER_CORE", "")
+        return hint == "nomultithread" or threads == "1"
+
+    @property
     def gives_gpus_by_the_task(self) -> bool:
         return any(one.per is Per.TASK for one in self.gpu_requests)
 
@@ -179,8 +189,11 @@ def share_resources(
     if spans_types and inside and node and not resources.gpu_requests:
         # What this node has of the job's, another one of another type may not have.
         found = replace(found, count=min(found.count, node.real_gpus))
-    shares = [_count_cpus(found.count, one, inside, resources.nodes) for one in types]
+    shares = [_count_cpus(found.count, one, inside, resources) for one in types]
     cpus = resources.cpus_per_task or min(shares, default=0)
+    if cpus and not resources.cpus_per_task and not inside and resources.takes_a_thread_a_core:
+        threads = client.count_threads(resources.partition)
+        cpus = cpus // threads if threads else 0
     ranks = resources.nproc_per_node or found.count or 1
     return Share(found.count, ranks, cpus, found.doubt, found.of_shares)
 
@@ -300,12 +313,15 @@ def _find_gpus_by_config(
     return _Found() if is_on_a_node or is_tracked else None
 
 
-def _count_cpus(gpus: int, node: NodeType | None, inside: Mapping[str, str], nodes: int) -> int:
+def _count_cpus(
+    gpus: int, node: NodeType | None, inside: Mapping[str, str], resources: Resources
+) -> int:
     """Return the CPUs per node that go with so many GPUS.
 
     They are 0 where the site does not say how many NODE has. Inside a job they are the job's: of a step
-    on several NODES, and in salloc's shell on a login node, those of the node with the fewest.
-    Elsewhere a step that takes a part of the GPUs of NODE takes the same part of its CPUs.
+    on several nodes, and in salloc's shell on a login node, those of the node with the fewest.
+    Elsewhere a step that takes a part of the GPUs of NODE, or of its slices, takes the same part of
+    its CPUs.
     """
     if not node or not node.cpus:
         return 0
@@ -315,9 +331,14 @@ def _count_cpus(gpus: int, node: NodeType | None, inside: Mapping[str, str], nod
     ]
     of_all = [int(one) for one in of_the_job if one.isdigit()]  # 96(x2),48
     if of_the_node.isdigit():
-        return min([int(of_the_node), *of_all]) if nodes != 1 else int(of_the_node)
+        several = resources.nodes != 1
+        return min([int(of_the_node), *of_all]) if several else int(of_the_node)
     if of_all and len(of_all) == len(of_the_job):
         return min(of_all)
     if gpus and node.real_gpus:
         return node.cpus * gpus // node.real_gpus
+    slices = sum(node.gpus.mig.values()) if node.gpus else 0
+    types = [word for request in resources.gpu_requests for word in request.types]
+    if gpus and slices and all(map(is_slice, types)):
+        return max(node.cpus * gpus // slices, 1)
     return node.cpus

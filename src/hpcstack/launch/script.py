@@ -14,6 +14,7 @@ from hpcstack.core import data
 from hpcstack.core.errors import InputError, format_count
 from hpcstack.core.quote import quote_sh
 from hpcstack.launch.failure import make_awk_meanings
+from hpcstack.launch.limits import check_time
 from hpcstack.launch.log_lines import make_awk_labels
 from hpcstack.launch.modes import MODES
 from hpcstack.launch.stacks import ANSWER_S, find_lent_spy
@@ -22,10 +23,11 @@ from hpcstack.render.job_template import render_job_template
 from hpcstack.render.template import fill_template, read_data_file
 from hpcstack.runtimes.base import Part, make_option
 from hpcstack.slurm.gpus import ASKING
-from hpcstack.slurm.options import OPTIONS, Scope, find_scope, name_variable
+from hpcstack.slurm.options import OPTIONS, GivenOption, Scope, find_scope, name_variable
+from hpcstack.slurm.rivals import check_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hpcstack.launch.plan import Plan
     from hpcstack.render.job_template import Option
@@ -225,7 +227,7 @@ def make_salloc_line(plan: Plan) -> tuple[str, ...]:
     own = [
         with_spare(part, plan)
         for part in plan.parts
-        if is_of_the_job(part) and OPTIONS[part.option].salloc
+        if is_of_the_job(part) and part.option in OPTIONS and OPTIONS[part.option].salloc
     ]
     words = [word for part in own for word in part.words]
     asked = plan.request.resources.of_shell
@@ -243,6 +245,17 @@ def with_spare(part: Part, plan: Plan) -> Part:
         return part
     count = plan.spare.nodes + plan.spare.more
     return make_option("--nodes", count, f"{part.why}, and {plan.spare.more} to spare")
+
+
+def check_directives(directives: Mapping[str, str | None]) -> None:
+    """Raise InputError where sbatch would refuse DIRECTIVES {option: value}; None takes a line away."""
+    given = [
+        GivenOption(f"--{name}", value or None)
+        for name, value in directives.items()
+        if value is not None
+    ]
+    check_options(given, in_a_job=False)
+    check_time(directives.get("time") or "")
 
 
 def make_copied_script(

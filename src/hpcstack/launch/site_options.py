@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from hpcstack.site.injection import Reasoned
     from hpcstack.site.load import Site
     from hpcstack.slurm.options import SlurmOptions
+# What a job may ask for, too, and each step says anew: how its tasks are laid out
+OF_EACH_STEP = ("--distribution", "--gres-flags", "--hint", "--overcommit", "--threads-per-core")
 
 
 def list_site_options(
@@ -56,7 +58,7 @@ def list_site_options(
         part
         for name, part in chosen.items()
         if not given.has(name)
-        and not (in_a_job and find_scope(name) is not Scope.STEP)
+        and not (in_a_job and find_scope(name) is not Scope.STEP and name not in OF_EACH_STEP)
         and not variables.keys() & _list_variables(name)
     ]
 

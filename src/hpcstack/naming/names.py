@@ -179,6 +179,8 @@ class Names:
         try:
             return self.find_image(text)
         except InputError as refused:
+            if is_image_file(text):
+                raise
             stack = text if text.endswith(OF_RECIPES) else self.find_stack(text).stack
             recipes = self.catalog()
             layer = recipes.layer(stack)
@@ -272,9 +274,15 @@ class Names:
         release = environ.get("HPCSTACK_RELEASE", "")
         is_meant = environ.get("HPCSTACK_STACK") == meant.stack and meant.release in ("", release)
         image = environ.get("HPCSTACK_IMAGE", "")
+        named = release or "module"
         loaded = store.artifact(Path(image).parent.name) if is_meant else None
-        if not loaded or str(loaded.image) != image:
+        if not is_meant or not image:
             return None, ""
+        if not loaded or str(loaded.image) != image:
+            return (
+                None,
+                f"the image of the loaded {named}, {image}, is not in the store {store.top}",
+            )
         if self.site.tree_platform not in ("", loaded.platform):
             # The module was loaded on another kind of machine than the nodes are: the same stack
             # for theirs is taken, and that is said.

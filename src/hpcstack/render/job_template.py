@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from hpcstack.core.quote import check_unbroken, quote_sh
 from hpcstack.render.template import fill_template
 from hpcstack.site.model import NodeType
-from hpcstack.slurm.gpus import read_gpu_request
+from hpcstack.slurm.gpus import list_requests, read_gpu_request
+from hpcstack.slurm.options import GivenOption
+from hpcstack.slurm.rivals import find_rivals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +30,12 @@ REPEATED = ("--with", "--mount", "--stage-in", "--srun")
 # What a program that the template itself starts, such as JupyterLab, takes of the options that were
 # asked for. The others are about the user's own program.
 FOR_ANY_PROGRAM = ("--with", "--mount", "--runtime", "--home", "--no-home")
+# Options that say in another way what a template's own one says. Of a core's threads Slurm gives one
+# then, and how many a core has no template knows.
+SAID_OTHERWISE = {
+    "--ntasks-per-node": ("--tasks-per-node", "--ntasks-per-gpu"),
+    "--cpus-per-task": ("--hint", "--threads-per-core"),
+}
 
 
 @dataclass(frozen=True)
@@ -42,12 +50,19 @@ class _Asked:
         """Return the #SBATCH lines: the template's OWN options, or what was asked for in place.
 
         An own option is True where it has no value; one that is empty or 0 is left out. So is one
-        for which None was asked.
+        for which None was asked, and one that Slurm refuses beside what was asked, or that says
+        the same in another way.
         """
         options: dict[str, str | None] = {}
+        given = [
+            GivenOption(f"--{name}", value or None)
+            for name, value in self.sbatch.items()
+            if value is not None
+        ]
         for name, value in own.items():
-            if value:
-                options[name] = "" if value is True else str(value)
+            text = "" if value is True else str(value)
+            if value and not _is_said_otherwise(GivenOption(f"--{name}", text), given):
+                options[name] = text
         options |= self.sbatch
         return "\n".join(
             _write_directive(name, value) for name, value in options.items() if value is not None
@@ -78,6 +93,14 @@ class _Asked:
         for name, value in asked:
             words.append(_write_option(name, None if value is None else shlex.quote(value)))
         return " ".join(["hpcstack launch", self.stack, *words])
+
+
+def _is_said_otherwise(own: GivenOption, given: Sequence[GivenOption]) -> bool:
+    """Return whether what was GIVEN takes the place of OWN, an option of a template."""
+    if own.name == "--gpus-per-node" and list_requests(given):
+        return True
+    others = [one for one in given if one.name in SAID_OTHERWISE.get(own.name, ())]
+    return bool(others or find_rivals(own, given))
 
 
 def render_job_template(

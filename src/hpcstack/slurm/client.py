@@ -120,6 +120,21 @@ class Client:
         argv = ["sinfo", "--noheader", "--all", "--exact", *chosen, "--format", fields]
         return parse_node_kinds(self._ask(*argv))
 
+    def count_threads(self, partitions: str) -> int | None:
+        """Return the threads of a core on the nodes of PARTITIONS, or of the default one.
+
+        None where Slurm is silent, or nodes differ.
+        """
+        chosen = [f"--partition={partitions}"] if partitions else []
+        said = set(self._ask("sinfo", "--noheader", "--all", *chosen, "--format", "%P|%Z").split())
+        rows = {tuple(one.split("|")) for one in said if one.count("|") == 1}
+        is_default = any(name.endswith("*") for name, _ in rows)
+        counts = {
+            count for name, count in rows if partitions or not is_default or name.endswith("*")
+        }
+        only = counts.pop() if len(counts) == 1 else ""
+        return int(only) if only.isdigit() and int(only) else None
+
     def query_node_states(self, partition: str, nodelist: str) -> dict[str, str]:
         """Return {node: its state} of PARTITION and of NODELIST; of all nodes where both are empty.
 

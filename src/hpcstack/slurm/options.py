@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING
 
 from hpcstack.core.data import read_facts
@@ -50,8 +51,10 @@ class SlurmOption:
     srun: bool = True
 
 
-def _of_job_and_step(name: str, short: str = "", value: Value = Value.NEEDED) -> SlurmOption:
-    return SlurmOption(name, short, Scope.JOB_AND_STEP, value)
+def _of_job_and_step(
+    name: str, short: str = "", value: Value = Value.NEEDED, *, in_help: bool = True
+) -> SlurmOption:
+    return SlurmOption(name, short, Scope.JOB_AND_STEP, value, in_help=in_help)
 
 
 def _of_job(
@@ -87,6 +90,27 @@ _ROWS = (
     _of_job_and_step("--ntasks", "-n"),
     _of_job_and_step("--ntasks-per-node"),
     _of_job_and_step("--tmp"),
+    # What a job does not ask for, its steps cannot have
+    _of_job_and_step("--chdir", "-D"),
+    _of_job_and_step("--core-spec", in_help=False),
+    _of_job_and_step("--cores-per-socket", in_help=False),
+    _of_job_and_step("--cpus-per-gpu"),
+    _of_job_and_step("--distribution", in_help=False),
+    _of_job_and_step("--extra-node-info", in_help=False),
+    _of_job_and_step("--gpus-per-socket", in_help=False),
+    _of_job_and_step("--gres-flags", in_help=False),
+    _of_job_and_step("--hint", in_help=False),
+    _of_job_and_step("--nodefile", in_help=False),
+    _of_job_and_step("--ntasks-per-core", in_help=False),
+    _of_job_and_step("--ntasks-per-gpu", in_help=False),
+    _of_job_and_step("--ntasks-per-socket", in_help=False),
+    _of_job_and_step("--ntasks-per-tres", in_help=False),
+    _of_job_and_step("--overcommit", "-O", Value.NONE),
+    _of_job_and_step("--oversubscribe", "-s", Value.NONE),
+    _of_job_and_step("--sockets-per-node", in_help=False),
+    _of_job_and_step("--thread-spec", in_help=False),
+    _of_job_and_step("--threads-per-core", in_help=False),
+    _of_job_and_step("--tres-per-task", in_help=False),
     _of_job("--account", "-A"),
     _of_job("--array", "-a", salloc=False),
     _of_job("--begin", "-b"),
@@ -129,39 +153,39 @@ _ROWS = (
     _of_job_silently("--segment"),
     _of_job_silently("--spread-segments", Value.NONE),
     _of_job_silently("--stepmgr", Value.NONE),
+    _of_job_silently("--bb"),
+    _of_job_silently("--bbf"),
+    _of_job_silently("--cluster-constraint"),
+    _of_job_silently("--delay-boot"),
+    _of_job_silently("--mcs-label"),
+    _of_job_silently("--priority"),
+    _of_job_silently("--reboot", Value.NONE),
+    _of_job_silently("--spread-job", Value.NONE),
+    _of_job_silently("--time-min"),
+    _of_job_silently("--use-min-nodes", Value.NONE),
+    _of_job_silently("--export-file", salloc=False, srun=False),
+    _of_job_silently("--get-user-env", Value.OPTIONAL, salloc=False, srun=False),
+    _of_job_silently("--ignore-pbs", Value.NONE, salloc=False, srun=False),
     _of_job_silently("--wait-all-nodes", srun=False),
     _of_job_silently("--x11", Value.OPTIONAL),
-    SlurmOption("--chdir", "-D"),
     SlurmOption("--cpu-bind"),
-    SlurmOption("--cpus-per-gpu"),
     SlurmOption("--gpu-bind"),
     SlurmOption("--mpi"),
-    SlurmOption("--ntasks-per-gpu", in_help=False),
     SlurmOption("--overlap", value=Value.NONE),
     SlurmOption("--prolog"),
     SlurmOption("--pty", value=Value.OPTIONAL),
-    SlurmOption("--tres-per-task"),
     # Listed so that a job script behind one of them is not taken for its value (launch/jobs.py).
     # hpcstack puts none of them into a job's directives.
-    SlurmOption("--get-user-env", value=Value.OPTIONAL),
     SlurmOption("--help", "-h", value=Value.NONE),
     SlurmOption("--immediate", "-I", value=Value.OPTIONAL),
-    SlurmOption("--ignore-pbs", value=Value.NONE),
-    SlurmOption("--overcommit", "-O", value=Value.NONE),
-    SlurmOption("--oversubscribe", "-s", value=Value.NONE),
     SlurmOption("--propagate", value=Value.OPTIONAL),
     SlurmOption("--quiet", "-Q", value=Value.NONE),
-    SlurmOption("--reboot", value=Value.NONE),
     SlurmOption("--resv-ports", value=Value.OPTIONAL),
-    SlurmOption("--spread-job", value=Value.NONE),
     SlurmOption("--test-only", value=Value.NONE),
-    SlurmOption("--use-min-nodes", value=Value.NONE),
     SlurmOption("--verbose", "-v", value=Value.NONE),
     SlurmOption("--version", "-V", value=Value.NONE),
 )
 OPTIONS = {row.name: row for row in _ROWS}
-# `--mem 4G`: the next word is the value.
-VALUED = frozenset(row.name for row in _ROWS if row.value is Value.NEEDED)
 # `-H`: the next word is none of its own. Source of what an optional value looks like, -W8 say:
 # https://slurm.schedmd.com/sbatch.html
 SHORT_FLAGS = frozenset(row.short for row in _ROWS if row.short and row.value is not Value.NEEDED)
@@ -169,9 +193,15 @@ SHORT = {row.short: row.name for row in _ROWS if row.short and row.value is Valu
 
 
 def find_scope(name: str) -> Scope:
-    """Return whose the option NAME is; the step's, where the table does not have it."""
+    """Return whose the option NAME is.
+
+    Where the table does not have it, it is the job's if only sbatch knows it, else the step's.
+    """
     known = OPTIONS.get(name)
-    return known.scope if known else Scope.STEP
+    if known:
+        return known.scope
+    is_of_sbatch = name in list_known_options("sbatch") - list_known_options("srun")
+    return Scope.JOB if is_of_sbatch else Scope.STEP
 
 
 # Options whose variables are not named after them
@@ -192,6 +222,21 @@ def name_variable(option: str, prefix: str) -> str:
     """
     named_after = option.removeprefix("--").replace("-", "_").upper()
     return f"{prefix}_{NAMED_OTHERWISE.get(option, named_after)}"
+
+
+@cache
+def list_valued_options() -> frozenset[str]:
+    """Return the long options of srun and sbatch whose value is the next word: `--mem 4G`."""
+    known = load_getopt_options()
+    every = (*known["srun"]["valued"], *known["sbatch"]["valued"])
+    return frozenset(one for one in every if one.startswith("--"))
+
+
+@cache
+def list_known_options(program: str) -> frozenset[str]:
+    """Return the long options of PROGRAM, srun or sbatch, in any release that is known."""
+    known = load_getopt_options()[program]
+    return frozenset(one for one in (*known["valued"], *known["others"]) if one.startswith("--"))
 
 
 def load_getopt_options() -> dict[str, dict[str, list[str]]]:

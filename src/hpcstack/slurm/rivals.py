@@ -110,6 +110,14 @@ def check_options(given: Sequence[GivenOption], *, in_a_job: bool) -> None:
                 page="write-a-job-script",
             )
     requests = list_requests(given)
+    for request in requests:
+        names = {gres.name for gres in request.gpus or () if gres.count}
+        if "gpu" in names and len(names) > 1:
+            raise InputError(
+                f"{request.source}: Slurm takes whole GPUs or shares of them, not both",
+                "leave one of them out",
+                page="use-four-gpus-of-eight",
+            )
     of_each = [one for one in given if one.name in OF_EACH_GPU]
     if of_each and requests and all(one.asks_for_none for one in requests):
         raise InputError(

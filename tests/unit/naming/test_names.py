@@ -244,3 +244,17 @@ def test_a_retired_version_is_for_verbs_that_run_nothing(
         place.names().find_image("pytorch-24.11")
     assert place.names().find_image("pytorch-24.11", retired=True).release == "pytorch/24.11-r1"
     assert place.names().find_image_file("pytorch-24.11").stored
+
+
+def test_an_image_of_the_module_that_is_not_here_is_told(site: Place) -> None:
+    loaded = load(site, "pytorch-24.11", "pytorch/24.11-r2", "B")
+    found = site.names(**{**loaded, "HPCSTACK_IMAGE": "/other/store/images/0123/image.sqsh"})
+    chosen = found.find_image("pytorch-24.11")
+    assert chosen.artifact.key == key_of(site, "A")
+    assert "/other/store/images/0123/image.sqsh, is not in the store" in chosen.doubt
+
+
+@pytest.mark.parametrize("text", ["./gone.sqsh", "/gone/x.sqsh"])
+def test_a_file_that_is_not_there_is_no_stack(site: Place, text: str) -> None:
+    with pytest.raises(InputError, match=r"gone.*\.sqsh does not exist"):
+        site.names().find_image_to_run(text)
