@@ -7,14 +7,15 @@ function ended_by_slurm() {
     return (told == "TIMEOUT" || told == "PREEMPTED") && (code == 143 || code == 137)
 }
 function is_victim(text) { # of which another rank was the cause
-    return text ~ /DistBackendError|DistNetworkError|DistStoreError|Rendezvous|CalledProcessError|ProcessRaisedException|ProcessExitedException|BrokenPipeError|Connection closed by peer|Connection reset by peer|ncclRemoteError|remote process exited|Watchdog caught collective|HorovodInternalError|NCCL communicator was aborted|monitoredBarrier/
+    return text ~ /DistBackendError|DistNetworkError|DistStoreError|Rendezvous|CalledProcessError|ProcessRaisedException|ProcessExitedException|BrokenPipeError|Connection closed by peer|Connection reset by peer|ncclRemoteError|remote process exited|Watchdog caught collective|HorovodInternalError|NCCL communicator was aborted|monitoredBarrier|Timed out initializing process group/ && text !~ /Cuda failure|unhandled cuda error|EADDRINUSE|[Aa]ddress already in use/
 }
 function find_exception(preferred,    n, key, best) { # into found_of and found: where no rank is known to have failed first
     found_of = found = ""
-    best = 8
+    best = 16
     for (n = 1; n <= kept; n++) {
         if (place_of[order[n]] != n) continue
-        key = 4 * ((order[n] in went_on) || (order[n] in logged)) + 2 * is_victim(exception(order[n])) + (order[n] != preferred)
+        key = 8 * (exception(order[n]) ~ /WorkerProc initialization failed|Engine core initialization failed|See root cause above/)
+        key += 4 * ((order[n] in went_on) || (order[n] in logged)) + 2 * is_victim(exception(order[n])) + (order[n] != preferred)
         if (key < best) { best = key; found_of = order[n]; found = exception(order[n]) }
     }
 }
@@ -39,8 +40,9 @@ function end_by(word) { # the step was ended from outside: of what a rank had fa
     told = word
 }
 function end_task(number, where, status,    by_itself, by_srun, again) { # a task that Slurm was ending has not failed
-    if (task != "" || others_are_ended) return
     by_itself = status != 143 && status != 137
+    if (task != "" && number != task && by_itself) several_tasks = 1
+    if (task != "" || others_are_ended) return
     by_srun = told == "CANCELLED" && is_of_a_step && before_end != ""
     again = (told == "PREEMPTED" || told == "NODE_FAIL") && after_end != "" && !(after_end_of in went_on) && status < 128
     if (told != "" && !(by_itself && (by_srun || again))) return
@@ -108,20 +110,28 @@ function forget() { # all but the labels: the job starts again, and writes into 
     rank = host = task = told = silent = starts = pyxis = aborted = said_then = last_words = ""
     out_of_memory = others_are_ended = ended = last = first = kept = 0
     split("", why); split("", at); split("", place); split("", own); split("", open); split("", inside)
-    left = is_wrong = killed = before_end = after_end = after_end_of = is_of_a_step = task_words = at_root = ""
+    several_tasks = left = is_wrong = killed = before_end = after_end = after_end_of = is_of_a_step = task_words = at_root = ""
     split("", reports); split("", just); split("", logged)
     split("", groups); split("", harmless); split("", went_on); split("", wrong); split("", last_of_rank); split("", order); split("", place_of)
 }
 function exception(rank) { return rank in why ? why[rank] (rank in at ? " (" at[rank] ")" : "") : "" }
 function reason() { # of what the rank that failed first has failed, as far as it has said so
-    if ((rank in why) && !((rank in went_on) && ended > 128)) return exception(rank)
+    if ((rank in why) && !((rank in went_on) && signal_of(ended))) return exception(rank)
     if (aborted != "") return aborted
     if (ended == 137 && out_of_memory) return "killed by SIGKILL: " MEANING["OUT_OF_MEMORY"]
-    if (ended > 128) return signal(ended - 128)
+    if (signal_of(ended)) return signal(signal_of(ended))
     if (said_then != "") return said_then
     if (ended == 2 || ended == 126 || ended == 127) return starts
     if (ended == 1 && starts ~ /python[0-9.]*: (No module named|Error while finding module specification)/) return starts
     return ""
+}
+function signal_of(status) { return (status > 128 && status <= 159) ? status - 128 : 0 } # 31 have a meaning of their own
+function goes_on(text,    small) { # it is no line of an exception's message, nor what a rank may write after it
+    if (text ~ /^($|[ *=-])|^\[?[WEF][0-9][0-9][0-9][0-9]|WARN|Warning|ERROR|^Exception in thread|^terminate called|^wandb: |:sigkill_handler\]/) return 0
+    small = tolower(text)
+    return small ~ /^\[?(info|debug|notice)[]: |]|^\[?[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9][t ,]|%\||it\/s/ ||
+        small ~ /(epoch|step|iter|iteration|loss|batch)[^a-z0-9.]([^a-z0-9.]([^a-z0-9.])?)?[0-9]/ ||
+        small ~ /^(retry|trying|resum|restart|continu|carry|going on|training|finished|done|saved|saving|loaded|loading|skipp|falling back|starting|using|attempt|caught|recovered|all )/
 }
 function killed_by_memory() { return "killed by SIGKILL: " MEANING["OUT_OF_MEMORY"] }
 function signal(number) { return number in NAMES ? "killed by SIG" NAMES[number] : "killed by signal " number }
@@ -135,10 +145,10 @@ BEGIN {
     BEGINS[4] = "Traceback (most recent call last):"; BEGINS[5] = "hpcstack: nothing was"
     BEGINS[6] = "error: *** STEP "; BEGINS[7] = "error: *** JOB "; BEGINS[8] = "error: Detected "
     BEGINS[9] = "error: pyxis: "; BEGINS[10] = "error: spank: pyxis: "; BEGINS[11] = "error: Step "; BEGINS[12] = "error: Exceeded "
-    split("Illegal instruction|Aborted|Bus error|Floating point exception|Killed|Segmentation fault|Terminated|Out Of Memory", WORDS, "|")
-    split("4 6 7 8 9 11 15 9", NUMBERS, " ")
+    split("Hangup|Interrupt|Quit|Illegal instruction|Trace/breakpoint trap|Aborted|Bus error|Floating point exception|Killed|User defined signal 1|Segmentation fault|User defined signal 2|Broken pipe|Alarm clock|Terminated|CPU time limit exceeded|File size limit exceeded|Bad system call|Out Of Memory", WORDS, "|")
+    split("1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 24 25 31 9", NUMBERS, " ")
     for (n in WORDS) SIGNALS[WORDS[n]] = NUMBERS[n]
-    split("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM", NAMES, " ")
+    split("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS", NAMES, " ")
     forget()
     # LABELS
     # MEANINGS
@@ -195,7 +205,7 @@ BEGIN {
     end_task(number, where, $NF)
     next
 }
-/^srun: error: [^ ]+: tasks? [0-9,-]+: [A-Z][A-Za-z \/]+( \(core dumped\))?$/ {
+/^srun: error: [^ ]+: tasks? [0-9,-]+: [A-Z][A-Za-z12 \/]+( \(core dumped\))?$/ {
     word = $0
     sub(/^srun: error: [^ ]+: tasks? [0-9,-]+: /, "", word)
     sub(/ \(core dumped\)$/, "", word)
@@ -303,7 +313,7 @@ aborted == "" && host == "" && (/^MPI_ABORT was invoked on rank [0-9]+ / || /^Ab
     next
 }
 { delete inside[of] }
-(of in why) && !/^($|[ *=-]|During handling of the above exception|The above exception was the direct cause)|^\[?[WEF][0-9][0-9][0-9][0-9]|WARN|Warning|ERROR|^Exception in thread|^terminate called|^wandb: / { went_on[of] = 1 }
+(of in why) && goes_on($0) { went_on[of] = 1 }
 /^Root Cause \(first observed failure\):/ { at_root = 1; next }
 /^[Uu]sage: / || / failed \(exitcode: 2\) local_rank: / { is_wrong = 1; next }
 /^([^ \t]+: )?[Ee]rror: ./ { wrong[of] = substr($0, 1, 300); if (of ~ /:$/) wrong[""] = wrong[of]; next }
@@ -330,18 +340,21 @@ END {
         find_exception(task ":")
         # srun names them in the order in which it hears of them
         if (found_of ~ /:$/ && found_of != task ":") who = "task " substr(found_of, 1, length(found_of) - 1)
+        else if (several_tasks && found_of ~ /^[0-9]+$/ && found_of != task && !(found_of in went_on)) who = "rank " found_of # a task may have started several
         said = (found_of in went_on) ? "" : found
         if (said == "") said = aborted
         if (said == "") said = pyxis
-        if (said == "" && code > 128) said = (code == 137 && out_of_memory) ? killed_by_memory() : signal(code - 128)
+        if (said == "" && signal_of(code)) said = (code == 137 && out_of_memory) ? killed_by_memory() : signal(signal_of(code))
         if (said == "" && code == 2) said = ((task ":") in wrong) ? wrong[task ":"] : wrong[""]
         if (said == "") said = found
         if (said == killed_by_memory()) word = "OUT_OF_MEMORY"
+        if (said == "killed by SIGABRT" && task_words != "") said = said "; the last line before: " task_words # who aborts says why
         if (said != "") said = ": " said
         else if (task_words != "") said = "; the last line before: " task_words
         said = who " failed first" said
     } else if (aborted != "") {
-        said = aborted # Slurm cancels the step of it
+        find_exception("\001")
+        said = (found != "" && !(found_of in went_on) && !is_victim(found)) ? found : aborted # Slurm cancels the step of it
     } else if (told == "CANCELLED" && out_of_memory) {
         word = "OUT_OF_MEMORY"
         said = MEANING[word]

@@ -140,16 +140,14 @@ def examine_log(blocks: Iterable[bytes]) -> LogReading:
 def join_readings(readings: Sequence[LogReading]) -> LogReading:
     """Return what several logs of one job say: what it wrote to stdout and to stderr, say.
 
-    How it ended is said by the first one that knows. Lines of several files have no order, so that
+    How it ended is said by the one that knows most of it. Lines of several files have no order, so that
     nothing is ruled out as said after the end.
     """
     if not readings:
         return examine_log(())
     if len(readings) == 1:
         return readings[0]
-    knows = (one for one in readings if one.failure.host)
-    says = (one for one in readings if one.failure.first)
-    main = next(knows, None) or next(says, None) or readings[0]
+    main = min(readings, key=_rank_reading)
     found = [one for reading in readings for one in reading.found]
     return replace(
         main,
@@ -159,6 +157,18 @@ def join_readings(readings: Sequence[LogReading]) -> LogReading:
         rank_ends=NEVER,
         pip_ran=any(one.pip_ran for one in readings),
         refusal=next((one.refusal for one in readings if one.refusal), ""),
+    )
+
+
+def _rank_reading(reading: LogReading) -> tuple[bool, ...]:
+    """Return how much READING knows of the end, the most first."""
+    failure = reading.failure
+    return (
+        not failure.host,
+        not failure.task,
+        failure.ended_by is None,
+        not failure.uncaught,
+        not failure.first,
     )
 
 

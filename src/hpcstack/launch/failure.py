@@ -26,18 +26,32 @@ LEFT_S = 0.4  # a rank that has failed stays for longer: until then it has not l
 # How srun says what a task ended of: a status, a signal in the words of strsignal(3), or Slurm's own
 TASK = re.compile(
     r"srun: error: (\S{1,256}): tasks? (\d{1,9})[\d,-]{0,2000}: "
-    r"(?:Exited with exit code (\d{1,9})|([A-Z][A-Za-z /]{2,40})(?: \(core dumped\))?)"
+    r"(?:Exited with exit code (\d{1,9})|([A-Z][A-Za-z12 /]{2,40})(?: \(core dumped\))?)"
 )
 SIGNALS = {
+    "Hangup": 1,
+    "Interrupt": 2,
+    "Quit": 3,
     "Illegal instruction": 4,
+    "Trace/breakpoint trap": 5,
     "Aborted": 6,
     "Bus error": 7,
     "Floating point exception": 8,
     "Killed": 9,
+    "User defined signal 1": 10,
     "Segmentation fault": 11,
+    "User defined signal 2": 12,
+    "Broken pipe": 13,
+    "Alarm clock": 14,
     "Terminated": 15,
+    "CPU time limit exceeded": 24,
+    "File size limit exceeded": 25,
+    "Bad system call": 31,
     "Out Of Memory": 9,
 }
+LAST_SIGNAL = (
+    31  # above are those without a meaning of their own, and statuses that programs choose
+)
 # How a shell says which signal a program that it ran has ended of
 SHELL = re.compile(
     r"\S{1,400}: line \d{1,9}: +\d{1,9} (Illegal instruction|Aborted|Bus error|Killed"
@@ -87,6 +101,7 @@ OOM_KILL = re.compile(
     rf"{SPEAKER}error: (?:Detected \d+ oom[-_]kill events? in |(?:.{{0,200}} e|E)xceeded .{{0,40}}memory limit).*"
 )
 TERMINATED, KILLED = 143, 137  # exit statuses after SIGTERM and SIGKILL
+ABORTED = "killed by SIGABRT"
 OUT_OF_MEMORY = f"killed by SIGKILL: {MEANINGS['OUT_OF_MEMORY']}"
 # Lines that are no reason for a failure: log lines below an error, progress bars, rules, messages
 # of Slurm's and ours
@@ -137,10 +152,16 @@ HARMLESS = re.compile(r"--- Logging error ---$|Exception ignored in")
 # What a rank may still write after the exception that ends it: warnings, and its threads' ends
 OF_AN_END = re.compile(
     r"^\[?[WEF][0-9][0-9][0-9][0-9]|WARN|Warning|ERROR|^Exception in thread|^terminate called|^wandb: "
+    r"|:sigkill_handler\]"  # DeepSpeed's launcher, which ends the others
 )
-# Between the exceptions of one chain
-CHAIN = re.compile(
-    r"During handling of the above exception|The above exception was the direct cause"
+# How lines read of a program that goes on: log lines, progress, and what it does next. All others may
+# be of the message of an exception.
+GOES_ON = re.compile(
+    r"^\[?(info|debug|notice)[]: |]|^\[?[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9][t ,]|%\||it/s"
+    r"|(epoch|step|iter|iteration|loss|batch)[^a-z0-9.]{1,3}[0-9]"
+    r"|^(retry|trying|resum|restart|continu|carry|going on|training|finished|done|saved|saving|loaded"
+    r"|loading|skipp|falling back|starting|using|attempt|caught|recovered|all )",
+    re.IGNORECASE,
 )
 # What a rank says of which another one was the cause: it waited for it, or started it
 VICTIM = re.compile(
@@ -148,6 +169,13 @@ VICTIM = re.compile(
     r"|ProcessRaisedException|ProcessExitedException|BrokenPipeError|Connection closed by peer"
     r"|Connection reset by peer|ncclRemoteError|remote process exited|Watchdog caught collective"
     r"|HorovodInternalError|NCCL communicator was aborted|monitoredBarrier"
+    r"|Timed out initializing process group"
+)
+# What makes one of these a cause of its own: NCCL names what has failed on this very rank
+OF_ITSELF = re.compile(r"Cuda failure|unhandled cuda error|EADDRINUSE|[Aa]ddress already in use")
+# What says that the cause stands somewhere above: vLLM of its workers and its engine
+POINTS_ABOVE = re.compile(
+    r"WorkerProc initialization failed|Engine core initialization failed|See root cause above"
 )
 # What ends a program that was told to end
 TOLD = re.compile(r"KeyboardInterrupt|SystemExit|SignalException|Interrupt")
@@ -227,6 +255,7 @@ class Failure:
     moment: tuple[int, float] = (-1, 0.0)  # how often it had been started again, and the second
     line: str = ""  # the line that says so
     task: tuple[str, str, int] | None = None  # the first task that srun names: task, host, status
+    several_tasks: bool = False  # srun names another one, too
     task_words: str = ""  # the last words of the task when srun named it
     ended_by: EndedBy | None = None
     silent_s: int = 0  # with EndedBy.WATCHDOG: for how long nothing had been written
@@ -335,10 +364,12 @@ class Failure:
         ends a step of which a task has failed, may say so before it says which one. And a job that was
         put back into the queue writes into the same log.
         """
-        if self.task or self.others_are_ended:
-            return
         status = int(found[3]) if found[3] else 128 + SIGNALS[found[4]]
         by_itself = status not in (TERMINATED, KILLED)
+        if self.task and found[2] != self.task[0] and by_itself:
+            self.several_tasks = True
+        if self.task or self.others_are_ended:
+            return
         by_srun = self.ended_by is EndedBy.CANCEL and self.is_of_a_step and self.before_end
         has_failed_since = self.after_end and self.after_end_of not in self.went_on
         has_started_again = self.ended_by in OF_A_REQUEUE and has_failed_since and status < 128
@@ -378,7 +409,7 @@ class Failure:
     def _find_said(self) -> str:
         """Return the exception of whoever names no rank; of several, one that no other was the cause of."""
         found = [said for name, said in self.why.items() if not name or name.endswith(":")]
-        own = (said for said in found if not VICTIM.search(said))
+        own = (said for said in found if not _is_victim(said))
         return next(own, "") or next(iter(found), "")
 
     def _read_traceback(self, rank: str, line: str) -> None:
@@ -431,15 +462,15 @@ class Failure:
         # The first exception counts. But a rank that was interrupted may fail of another one as it
         # ends, and one that went on after an exception had caught it.
         as_it_ended = known.startswith(INTERRUPT) and not line.startswith(INTERRUPT)
-        was_caught = rank in self.went_on and not self.host and not VICTIM.search(line)
+        was_caught = rank in self.went_on and not self.host and not _is_victim(line)
         # Of a group, the first that no other rank was the cause of counts, and not the group itself.
         is_in_group = rank in self.groups
-        is_of_group = is_in_group and bool(GROUP.match(known) or VICTIM.search(known))
+        is_of_group = is_in_group and (bool(GROUP.match(known)) or _is_victim(known))
         says_for_what = bool(OF_A_PROGRAM.match(known)) and not OF_A_PROGRAM.match(line)
         # Of several ranks without a label each, what another one was the cause of gives way.
         is_anybodys = not rank or rank.endswith(":")
-        has_a_cause = VICTIM.search(line) or TOLD.search(line)
-        gives_way = is_anybodys and bool(VICTIM.search(known)) and not has_a_cause
+        has_a_cause = _is_victim(line) or TOLD.search(line)
+        gives_way = is_anybodys and _is_victim(known) and not has_a_cause
         is_the_root = self.at_root and rank in self.reports
         is_new = not known or as_it_ended or was_caught or is_of_group or says_for_what
         is_raised = rank in self.logged and not self.is_logged
@@ -453,7 +484,7 @@ class Failure:
             self.logged.discard(rank)
             if self.is_logged:
                 self.logged.add(rank)
-            if self.ended_by and not VICTIM.search(line) and not TOLD.search(line):
+            if self.ended_by and not _is_victim(line) and not TOLD.search(line):
                 self.after_end, self.after_end_of = self.why[rank], rank
         if GROUP.match(line):
             self.groups.add(rank)
@@ -524,7 +555,7 @@ class Failure:
             who = f"rank {self.rank} on {self.host}"
             said = f"{who} failed first"
             reason = self._find_reason()
-            if self._has_left_before() and VICTIM.search(reason):
+            if self._has_left_before() and _is_victim(reason):
                 said = (
                     f"{self.left} had ended before, without an error; then {who} failed: {reason}"
                 )
@@ -539,7 +570,7 @@ class Failure:
             return self._judge_task(self.task)
         # MPI_Abort makes Slurm cancel the step: it counts before the cancel.
         if self.aborted:
-            return JobState("FAILED", status), self.aborted
+            return JobState("FAILED", status), self._find_own_exception() or self.aborted
         if self.ended_by is EndedBy.CANCEL and self.out_of_memory:
             return JobState("OUT_OF_MEMORY", KILLED), MEANINGS["OUT_OF_MEMORY"]
         if self.ended_by:
@@ -555,6 +586,20 @@ class Failure:
         word = "OUT_OF_MEMORY" if killed == OUT_OF_MEMORY and not uncaught else "FAILED"
         return JobState(word, status), uncaught or self.pyxis or killed or wrong or said
 
+    def _is_of_another_task(self, speaker: str) -> bool:
+        """Whether SPEAKER, a rank, may be of another task than the first that srun named.
+
+        A task may have started several ranks. Of whichever task it is, it is one that failed.
+        """
+        if not self.several_tasks or not speaker.isdigit() or speaker in self.went_on:
+            return False
+        return self.task is not None and speaker != self.task[0]
+
+    def _find_own_exception(self) -> str:
+        """Return an exception that ended its rank, and that no other rank was the cause of."""
+        speaker, said = self._find_exception()
+        return "" if speaker in self.went_on or _is_victim(said) else said
+
     def _judge_task(self, task: tuple[str, str, int]) -> tuple[JobState, str]:
         """Return (the state, what happened in words) of a step of which TASK failed first."""
         number, host, status = task
@@ -562,8 +607,10 @@ class Failure:
         speaker, said = self._find_exception(f"{number}:")
         if speaker.endswith(":") and speaker != f"{number}:":
             who = f"task {speaker[:-1]}"  # srun names them in the order in which it hears of them
+        elif self._is_of_another_task(speaker):
+            who = f"rank {speaker}"
         uncaught = "" if speaker in self.went_on else said
-        signal_ = _describe_signal(status - 128) if status > 128 else ""
+        signal_ = _describe_signal(_signal_of(status)) if _signal_of(status) else ""
         if status == KILLED and self.out_of_memory:
             signal_ = OUT_OF_MEMORY
         wrong = ""
@@ -571,9 +618,11 @@ class Failure:
             wrong = self.wrong.get(f"{number}:") or self.wrong.get("", "")
         reason = uncaught or self.aborted or self.pyxis or signal_ or wrong or said
         word = "OUT_OF_MEMORY" if reason == OUT_OF_MEMORY else "FAILED"
+        words = f"; the last line before: {self.task_words}" if self.task_words else ""
+        if reason == ABORTED:  # who aborts says why
+            return JobState(word, status), f"{who} failed first: {reason}{words}"
         if reason:
             return JobState(word, status), f"{who} failed first: {reason}"
-        words = f"; the last line before: {self.task_words}" if self.task_words else ""
         return JobState(word, status), f"{who} failed first{words}"
 
     def _has_left_before(self) -> bool:
@@ -600,11 +649,14 @@ class Failure:
         """Who failed first, a rank or a task by its number, and on which node; empty if unknown."""
         if self.host:
             return self.rank, self.host
-        speaker, said = self._find_exception()
         if self.task and not self._slurm_ended_the_task():
             number, host, _ = self.task
+            speaker, _ = self._find_exception(f"{number}:")
             is_another = speaker.endswith(":") and speaker != f"{number}:"
-            return (speaker[:-1], "") if is_another else (number, host)
+            if is_another or self._is_of_another_task(speaker):
+                return speaker.removesuffix(":"), ""
+            return number, host
+        speaker, said = self._find_exception()
         is_named = speaker.isdigit() and speaker not in self.went_on and self.first == said
         return (speaker, "") if is_named else ("", "")
 
@@ -634,7 +686,7 @@ class Failure:
     @property
     def is_bare_signal(self) -> bool:
         """Whether nothing is known but the signal that a task ended of."""
-        if self.host or not self.task or self.task[2] <= 128 or self.out_of_memory:
+        if self.host or not self.task or not _signal_of(self.task[2]) or self.out_of_memory:
             return False
         return not (self.why or self.aborted or self.pyxis)
 
@@ -657,10 +709,11 @@ class Failure:
         there is nothing else, and what somebody went on after last of all.
         """
 
-        def rank_of(item: tuple[str, str]) -> tuple[bool, bool, bool]:
+        def rank_of(item: tuple[str, str]) -> tuple[bool, bool, bool, bool]:
             speaker, said = item
+            points_above = bool(POINTS_ABOVE.search(said))
             ended_nothing = speaker in self.went_on or speaker in self.logged
-            return ended_nothing, bool(VICTIM.search(said)), speaker != preferred
+            return points_above, ended_nothing, _is_victim(said), speaker != preferred
 
         return min(self.why.items(), key=rank_of, default=("", ""))
 
@@ -671,14 +724,14 @@ class Failure:
         """
         own = self.why.get(self.rank, "")
         # One that it went on after does not explain a signal.
-        if self.rank in self.went_on and self.ended > 128:
+        if self.rank in self.went_on and _signal_of(self.ended):
             own = ""
         if own or self.aborted:
             return own or self.aborted
         if self.ended == KILLED and self.out_of_memory:
             return OUT_OF_MEMORY
-        if self.ended > 128:
-            return _describe_signal(self.ended - 128)
+        if _signal_of(self.ended):
+            return _describe_signal(_signal_of(self.ended))
         if self.said:
             return self.said
 
@@ -703,9 +756,24 @@ def make_awk_meanings() -> str:
     return "\n".join(lines).replace("'", "\\047")
 
 
+def _is_victim(said: str) -> bool:
+    """Whether SAID, an exception, is one that another rank was the cause of."""
+    return bool(VICTIM.search(said)) and not OF_ITSELF.search(said)
+
+
 def is_of_an_end(line: str) -> bool:
-    """Whether a rank may write LINE after the exception that ends it, rather than go on."""
-    return line[:1] in ("", " ", "*", "=", "-") or bool(CHAIN.match(line) or OF_AN_END.search(line))
+    """Whether a rank may write LINE after the exception that ends it, rather than go on.
+
+    The message of an exception may have any number of lines.
+    """
+    if line[:1] in ("", " ", "*", "=", "-") or OF_AN_END.search(line):
+        return True
+    return not GOES_ON.search(line)
+
+
+def _signal_of(status: int) -> int:
+    """Return the signal that an exit STATUS stands for; 0 for none."""
+    return status - 128 if 128 < status <= 128 + LAST_SIGNAL else 0
 
 
 def may_say_how_it_ended(line: str) -> bool:

@@ -170,6 +170,112 @@ CASES = {
     "a cause counts behind the words": (
         "slurmstepd: error: *** STEP 5.0 ON n DUE TO TIME LIMIT CANCELLED AT 2026 ***\n", 143, 143, "it was cancelled"),
     "all is well": (TRACE + rank(0, "a", 1, 1.0), 0, 0, ""),
+    "a message of several lines": (
+        ranked(0, OTHER)
+        + ranked(
+            1,
+            TRACE.replace(
+                "bad sample 17",
+                "Error(s) in loading:\n\tMissing key(s): a.b\nFor debugging consider x=1",
+            ),
+        ),
+        1,
+        1,
+        "ValueError: Error(s) in loading: (/home/me/train.py, line 17)",
+    ),
+    "a launcher ends the others": (
+        TRACE
+        + "[2026-11-20 10:00:00,000] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 7\n",
+        1,
+        1,
+        "ValueError: bad sample 17 (/home/me/train.py, line 17)",
+    ),
+    "its program went on": (
+        TRACE + "step 7 loss 2.0\n" + "srun: error: n1: task 0: Bus error\n",
+        135,
+        135,
+        "task 0 on n1 failed first: killed by SIGBUS",
+    ),
+    "MPI_Abort after an exception": (
+        TRACE
+        + "MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n",
+        1,
+        1,
+        "ValueError: bad sample 17 (/home/me/train.py, line 17)",
+    ),
+    "MPI_Abort after another one's": (
+        OTHER + "MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD\n",
+        1,
+        1,
+        "MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD",
+    ),
+    "a trap": (
+        "srun: error: gpu04: task 2: Trace/breakpoint trap (core dumped)\n",
+        133,
+        133,
+        "task 2 on gpu04 failed first: killed by SIGTRAP",
+    ),
+    "a signal of the user's": (
+        "srun: error: gpu04: task 2: User defined signal 1\n",
+        138,
+        138,
+        "task 2 on gpu04 failed first: killed by SIGUSR1",
+    ),
+    "a status that is no signal": (
+        "bad config\nsrun: error: n1: task 0: Exited with exit code 255\n",
+        255,
+        255,
+        "task 0 on n1 failed first; the last line before: bad config",
+    ),
+    "a rank with a status that is no signal": (
+        rank(3, "n1", 255, 1.0),
+        255,
+        255,
+        "rank 3 on n1 failed first",
+    ),
+    "who aborts says why": (
+        "what():  negative volume in cell 12\nsrun: error: n1: task 0: Aborted (core dumped)\n",
+        134,
+        134,
+        "task 0 on n1 failed first: killed by SIGABRT; the last line before: what():  negative volume in cell 12",
+    ),
+    "a rank of another task": (
+        ranked(5, TRACE)
+        + ranked(0, OTHER)
+        + "srun: error: gpu01: task 0: Exited with exit code 1\nsrun: error: gpu02: task 1: Exited with exit code 1\n",
+        1,
+        1,
+        "rank 5 failed first: ValueError: bad sample 17 (/home/me/train.py, line 17)",
+    ),
+    "NCCL's own cause": (
+        ranked(
+            0,
+            OTHER.replace(
+                "RuntimeError: Connection closed by peer",
+                "torch.distributed.DistBackendError: NCCL error: remote process exited",
+            ),
+        )
+        + ranked(
+            3,
+            TRACE.replace(
+                "ValueError: bad sample 17",
+                "torch.distributed.DistBackendError: NCCL error: unhandled cuda error, Cuda failure 2 'out of memory'",
+            ),
+        ),
+        1,
+        1,
+        "torch.distributed.DistBackendError: NCCL error: unhandled cuda error, Cuda failure 2 'out of memory' (/home/me/train.py, line 17)",
+    ),
+    "what points above": (
+        TRACE.replace(
+            "ValueError: bad sample 17",
+            "RuntimeError: Engine core initialization failed. See root cause above.",
+        )
+        + ranked(1, TRACE),
+        1,
+        1,
+        "ValueError: bad sample 17 (/home/me/train.py, line 17)",
+    ),
 }  # fmt: skip
 
 SRUN = "srun: error: gpu07: task 0: Exited with exit code 1\n"
