@@ -42,6 +42,8 @@ LONGEST = 4096  # of a longer line only the part around a literal is searched
 PIECE = 64 << 10  # bytes: a longer line is read as several
 SHAPES = 100_000  # that are remembered
 DIGITS = bytes.maketrans(b"123456789", b"000000000")
+# In a shape, where each digit is a 0
+HEXADECIMAL = re.compile(rb"(?<![0-9A-Za-z])[0a-f-]*0[0a-f-]{7,}")
 LETTERS = bytes(byte if chr(byte).isalpha() and byte < 128 else 32 for byte in range(256))
 # One of them is in each line that says that a job starts again
 MAY_START = (b"hpcstack: start ", b"DUE TO JOB REQUEUE", b"will restart worker group")
@@ -112,6 +114,18 @@ class LogReading:
         is_anothers = speaker.isdigit() and self.failure.rank not in ("", speaker)
         end = self.rank_ends if self.failure.line else self.step_ends
         return one.number < end and not is_anothers
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What lines may say that differ in numbers and in names of hexadecimal digits alone.
+
+    KIND is that of the dictionary of last words, by its place in `_LogReader.last`.
+    """
+
+    tells_of_an_end: bool
+    signatures: tuple[Signature, ...]
+    kind: int
 
 
 @dataclass(frozen=True)
@@ -209,6 +223,7 @@ class _LogReader:
         self.refusal = ""
 
     def _forget_shapes(self) -> None:
+        self.forms: dict[bytes, _Form] = {}
         self.shapes: dict[bytes, _Shape] = {}
         self.dull: dict[bytes, _Shape] = {}  # those of which only the last lines are looked at
 
@@ -258,21 +273,34 @@ class _LogReader:
 
     def _learn(self, first: dict[bytes, int]) -> None:
         """Find out what shapes may say of which the FIRST lines, by their index, are in this block."""
-        signatures = _find_signatures(list(first))
+        forms = {shape: _fold_names(shape) for shape in first}
+        new = {form: shape for shape, form in forms.items() if form not in self.forms}
+        signatures = _find_signatures(list(new.values()))
         # A label that is learnt here is one of the lines behind it, and not of those before.
         labels = self.failure.labels.copy()
         for shape, index in sorted(first.items(), key=lambda item: item[1]):
             line = self.lines[index].decode("utf-8", "replace")
             # A label is ASCII, so that its places are the same in bytes.
             begin, end, own = labels.locate(line)
-            said = line[own:]
-            self._look_for_marks(index, line, said)
-            tells = may_say_how_it_ended(said) or ASKED in said
-            kind = 2 * bool(NO_REASON.search(said)) + is_of_an_end(said)
-            known = signatures.get(shape, ())
-            self.shapes[shape] = _Shape(tells, known, begin, end, self.last[kind])
-            if not tells and not known:
+            form = forms[shape]
+            if form not in self.forms:
+                known = signatures.get(new[form], ())
+                self.forms[form] = self._learn_form(index, line, line[own:], known)
+            about = self.forms[form]
+            self.shapes[shape] = _Shape(
+                about.tells_of_an_end, about.signatures, begin, end, self.last[about.kind]
+            )
+            if not about.tells_of_an_end and not about.signatures:
                 self.dull[shape] = self.shapes[shape]
+
+    def _learn_form(
+        self, index: int, line: str, said: str, signatures: tuple[Signature, ...]
+    ) -> _Form:
+        """Return what lines of the form of LINE may say; keep what LINE tells besides."""
+        self._look_for_marks(index, line, said)
+        tells = may_say_how_it_ended(said) or ASKED in said
+        kind = 2 * bool(NO_REASON.search(said)) + is_of_an_end(said)
+        return _Form(tells, signatures, kind)
 
     def _look_for_marks(self, index: int, line: str, said: str) -> None:
         """Keep what LINE, the first of its shape, tells besides. SAID is it without labels."""
@@ -421,6 +449,11 @@ def _split_lines(part: bytes) -> tuple[list[bytes], list[int], set[int]]:
         out += [drawing[:PIECE] for drawing in drawings] + pieces
     out += lines[done:]
     return out, continued, drawn_over
+
+
+def _fold_names(shape: bytes) -> bytes:
+    """Return SHAPE with each name of hexadecimal digits, such as a request's, as one 0."""
+    return HEXADECIMAL.sub(b"0", shape)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import tracemalloc
 
 import hypothesis.strategies as st
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 
 from hpcstack.diagnose.examine_log import (
     NEVER,
+    _LogReader,
     examine_log,
     examine_text,
     explain_log,
@@ -139,3 +141,20 @@ def test_two_logs_of_a_job_are_read_each_by_itself() -> None:
         ("cuda-out-of-memory", 1)
     ]
     assert join_readings([]).found == ()
+
+
+def test_names_of_hexadecimal_digits_make_no_new_form() -> None:
+    """vLLM names each request so: 300,000 of them took 12 s."""
+    reader = _LogReader()
+    numbers = random.Random(1)
+    lines = [f"INFO Added request chatcmpl-{numbers.getrandbits(128):032x}." for _ in range(500)]
+    reader.feed("\n".join([*lines, "INFO feedback added", ""]).encode())
+    assert len(reader.forms) == 2
+
+
+def test_of_two_logs_that_counts_which_knows_most() -> None:
+    trace = 'Traceback (most recent call last):\n  File "/d/t.py", line 8, in f\n'
+    stdout = f"{trace}ReadTimeout: x\nretrying in 5 s\n"
+    stderr = f"{trace}KeyError: 'a'\nsrun: error: n1: task 0: Exited with exit code 1\n"
+    both = join_readings([examine_text(stdout), examine_text(stderr)])
+    assert both.failure.first == "task 0 on n1 failed first: KeyError: 'a' (/d/t.py, line 8)"
