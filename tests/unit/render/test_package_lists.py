@@ -71,6 +71,7 @@ def test_finish_says_what_could_not_be_listed() -> None:
     begin = LIB.index("\nhpcstack_finish() {")
     finish = LIB[begin : LIB.index("\n}\n", begin)]
     lists = finish[finish.index("packages") : finish.index("# A walk through an image")]
-    assert "|| true" not in lists and "2>/dev/null" not in lists
+    assert "|| true" not in lists
+    assert "2>/dev/null" not in lists
     for name in ("/var/lib/dpkg", "python3: the packages", "hpcstack_other_packages"):
         assert name in lists
