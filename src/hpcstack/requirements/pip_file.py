@@ -29,6 +29,7 @@ ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".
 # Digits of the hashes that pip takes (pip/_internal/utils/hashes.py, STRONG_HASHES)
 HASHES = {"sha256": 64, "sha384": 96, "sha512": 128}
 # An option of pip's behind a requirement: `--hash=...`, `--config-settings ...`
+LOGIN = re.compile(r"//[^/\s@]+@")  # in a URL: no message repeats it
 # A hash in the URL of an archive
 OF_URL = re.compile(r"[#&](md5|sha1|sha224|sha256|sha384|sha512)=([^&]*)")
 OPTION = re.compile(r"(?:^|\s)-{1,2}[A-Za-z]")
@@ -250,8 +251,9 @@ def _shorten(message: str) -> str:
 
 
 def _make_refusal(file: Path, number: int, line: str, why: str) -> InputError:
+    said = LOGIN.sub("//", f"{line.strip()}: {why}")
     return InputError(
-        f"{file}:{number}: {line.strip()}: {why}",
+        f"{file}:{number}: {said}",
         "correct the line: hpcstack reads it as pip install -r does",
         page="your-own-project",
     )

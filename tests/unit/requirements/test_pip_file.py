@@ -111,6 +111,12 @@ def test_what_is_not_understood_is_refused_by_line(tmp_path: Path, line: str, sa
     assert refused.value.hint
 
 
+def test_a_refusal_repeats_no_login(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="https://h/simple") as refused:
+        read(tmp_path, "-i https://me:token@h/simple foo\n")
+    assert "token" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("line", "folder"),
     [
