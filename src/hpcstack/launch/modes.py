@@ -5,6 +5,7 @@ Tested in tests/unit/launch/test_plan.py.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ class Mode:
     pmi: bool = False
 
 
+# Values of --gpu-bind by which a task sees some GPUs of its own alone
+OWN_GPUS = ("single", "per_task", "map_gpu")
 MODES: dict[str, Mode] = {
     "torchrun": Mode(ABOUT["torchrun"], ranks_in_a_task=True),
     "deepspeed": Mode(ABOUT["deepspeed"], ranks_in_a_task=True),
@@ -183,10 +186,13 @@ def check_mode(mode: str, resources: Resources) -> None:
             "--ntasks-per-node",
             page="choose-a-mode",
         )
-    bound = resources.extra.value("--gpu-bind").removeprefix("verbose,").partition(":")[0]
-    if bound in ("single", "per_task") and (how.a_task_a_rank or how.ranks_in_a_task):
+    # The newer name of --gpu-bind (srun(1))
+    of_tres = re.search(r"gres/gpu:([^+]*)", resources.extra.value("--tres-bind"))
+    said = resources.extra.value("--gpu-bind") or (of_tres[1] if of_tres else "")
+    bound = said.removeprefix("verbose,").partition(":")[0]
+    if bound in OWN_GPUS and (how.a_task_a_rank or how.ranks_in_a_task):
         raise InputError(
-            f"--gpu-bind={resources.extra.value('--gpu-bind')} in mode {mode}: each task would see its "
+            f"GPUs bound by {said} in mode {mode}: each task would see its "
             "own GPUs alone, whatever the LOCAL_RANK of its ranks",
             "leave it out; or --mode plain",
             page="choose-a-mode",

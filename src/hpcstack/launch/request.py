@@ -120,13 +120,18 @@ def resolve_mount(said: str) -> str:
         if target.endswith((":ro", ":rw")):
             problem = "read-only mounts are not offered"
         wanted_target = target.partition(":")[0] or "/data"
+        hint = f"--mount {source}:{wanted_target}"
+        first, comma, second = target.partition(",")
+        if comma and ":" in second:
+            problem = "each mount has a --mount of its own"
+            hint = f"--mount {source}:{first} --mount {second}"
         raise InputError(
             f"--mount {said}: {problem}",
-            f"--mount {source}:{wanted_target}",
+            hint,
             page="bring-data-and-images-to-nodes",
         )
-    covered = target.rstrip("/")
-    if not covered or f"{covered}/".startswith(OF_THE_IMAGE):
+    is_the_root = bool(target) and not target.strip("/")
+    if is_the_root or f"{target.rstrip('/')}/".startswith(OF_THE_IMAGE):
         raise InputError(
             f"--mount {said}: it would cover what the image starts with",
             f"--mount {source}:/data",

@@ -238,7 +238,7 @@ class Names:
         if not found:
             raise InputError(
                 f"the store has no image of {stack} by an engine {how!r}",
-                "hpcstack images --all shows what it has",
+                f"{stack}@{BUILT} is the one that was built last; hpcstack images --all shows all",
             )
         return ChosenImage(found[-1], f"the image built last by {how}")
 

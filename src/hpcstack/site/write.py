@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hpcstack.site.discover import Nodes, Probe
+# NVIDIA's superchips, whose CPU is Grace, of Arm's architecture
+OF_GRACE = ("GH200", "GB200", "GB300")
 
 
 def render_site_text(found: Probe, host: str, name: str = "") -> str:
@@ -161,6 +163,8 @@ def _node_type_lines(nodes: Nodes, found: Probe) -> Iterator[str]:
         more += f", mig: {{{written}}}"
         why += ", with MIG slices"
     why += "; `virtual` if no device is behind it"
+    if model in OF_GRACE:
+        yield "    architecture: aarch64 # Grace"
     yield f"    gpus: {{model: {_quote_value(model)}, count: {nodes.gpus}{more}}} # {why}"
 
     if found.driver:

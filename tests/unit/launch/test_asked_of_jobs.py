@@ -14,7 +14,7 @@ from hpcstack.cli.resources import parse_resources
 from hpcstack.core.errors import InputError
 from hpcstack.core.process import Completed
 from hpcstack.launch.plan import Plan, plan_step
-from hpcstack.launch.request import LaunchRequest, check_srun_options
+from hpcstack.launch.request import LaunchRequest, check_srun_options, resolve_mount
 from hpcstack.launch.script import check_directives, list_directives, make_salloc_line
 from hpcstack.launch.surroundings import look_around
 from hpcstack.render.job_template import render_job_template
@@ -139,6 +139,40 @@ def test_another_cluster_is_refused_however_it_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="^--clusters=beta: "):
         planned(tmp_path, "-M", "beta")
     planned(tmp_path, SLURM_CLUSTERS="alpha")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "--gpu-bind=single:1",
+        "--gpu-bind=verbose,per_task:1",
+        "--gpu-bind=map_gpu:0,1,2,3",
+        "--tres-bind=gres/gpu:single:1",
+        "--tres-bind=gres/gpu:verbose,per_task:1",
+    ],
+)
+@pytest.mark.parametrize("mode", ["torchrun", "task-per-gpu"])
+def test_a_task_that_sees_its_own_gpus_alone_is_refused(
+    tmp_path: Path, mode: str, word: str
+) -> None:
+    with pytest.raises(InputError, match="GPUs bound by"):
+        planned(tmp_path, word, mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("/d:/", "--mount /d:/data"),
+        ("/d://", "--mount /d:/data"),
+        ("/d:/opt/hpcstack", "--mount /d:/data"),
+        ("/d:/opt/hpcstack/x/", "--mount /d:/data"),
+        ("/d:/data,/e:/more", "--mount /d:/data --mount /e:/more"),
+    ],
+)
+def test_a_mount_that_covers_the_image_or_is_two(said: str, hint: str) -> None:
+    with pytest.raises(InputError) as refused:
+        resolve_mount(said)
+    assert refused.value.hint == hint
 
 
 def test_whole_gpus_and_shares_are_not_added_up(tmp_path: Path) -> None:

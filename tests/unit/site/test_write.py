@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -210,3 +211,13 @@ def test_a_program_that_cannot_be_run_is_no_reason_to_stop(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert probe_site(Runner(), tmp_path).nodes == ()
+
+
+@pytest.mark.parametrize(
+    ("gres", "is_arm"),
+    [("gpu:gh200:4", True), ("gpu:nvidia_gb200:4", True), ("gpu:h100:8", False)],
+)
+def test_a_superchip_has_a_cpu_of_arms(tmp_path: Path, gres: str, is_arm: bool) -> None:
+    nodes = tuple(read_node_kinds(f"gpu*|4|288|{gres}\n"))
+    text = render_site_text(replace(dgx(tmp_path), nodes=nodes), "x")
+    assert ("architecture: aarch64" in text) is is_arm
