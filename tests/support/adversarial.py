@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 try:
-    from re import _parser as parser  # type: ignore[attr-defined]
+    from re import _parser as parser
 except ImportError:  # Python 3.10
     import sre_parse as parser
 
