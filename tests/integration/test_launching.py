@@ -235,7 +235,7 @@ def test_the_script_is_stable_sound_and_what_slurm_takes(
         (("-c99",), "99 CPUs per node (1 x 99): partition debug has 4"),
         (("-t", "soon"), "write minutes (30), H:MM:SS"),
         (("--mam=3G",), "did you mean '--mem'?"),
-        (("compute_bound",), "comes before the `--`"),
+        (("--contiguous", "compute_bound"), "comes before the `--`"),
         (("-C", "h100"), "no node of partition debug has it"),
         (("--ntasks-per-node=4",), "--nproc-per-node 4, or --mode task-per-gpu"),
         (("--elastic", "2"), "MIN:MAX nodes are wanted"),
