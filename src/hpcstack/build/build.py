@@ -21,6 +21,7 @@ from hpcstack.build.offline import lend_bundle
 from hpcstack.build.request import BuildRequest, find_built
 from hpcstack.core.errors import BuildError, InputError, MissingToolError, StoreError
 from hpcstack.core.files import digest_of, write_text
+from hpcstack.core.untrusted import UNSAFE
 from hpcstack.recipe.adopted import describe_adopted
 from hpcstack.releases.records import read_releases
 from hpcstack.releases.tree import open_tree
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 ANOTHER = "--engine auto takes one that can"
 Complete = Callable[[BuildRequest, Path], BuildRequest]
+LONGEST_UNLISTED = 400  # characters of such a line
 MOST_UNLISTED = 100  # lines on what of an image's packages could not be listed
 
 
@@ -372,7 +374,7 @@ def describe_image_of(
         pip=_parse_versions(read(f"{HOME}/packages/pip.txt"), "=="),
         conda=_parse_versions(read(f"{HOME}/packages/conda.txt"), "="),
         other=_parse_versions(read(f"{HOME}/packages/other.txt"), "="),
-        unlisted=read(f"{HOME}/packages/unlisted.txt").splitlines()[:MOST_UNLISTED],
+        unlisted=read_unlisted(read(f"{HOME}/packages/unlisted.txt")),
         environment=_list_variables(request),
         mode=request.stack.launch.mode,
         mounts=list(request.stack.launch.mounts),
@@ -384,6 +386,19 @@ def _list_variables(request: BuildRequest) -> dict[str, str]:
     """Return the image's environment: the base's variables, with the stack's over them."""
     base = request.lock.platform(request.platform).environment
     return base | request.stack.variables(base)
+
+
+def read_unlisted(text: str) -> list[str]:
+    """Return the lines of TEXT, which an image says of what it could not list, fit for its record.
+
+    They name folders of a base, which may be called anything. Of many, the first are kept, and how many
+    more there are is said.
+    """
+    lines = [UNSAFE.sub("?", line)[:LONGEST_UNLISTED] for line in text.split("\n") if line]
+    more = len(lines) - MOST_UNLISTED
+    if more > 0:
+        return [*lines[:MOST_UNLISTED], f"and {more} more"]
+    return lines
 
 
 def _parse_versions(text: str, sign: str) -> dict[str, str]:

@@ -326,6 +326,7 @@ def _read_conda(path: Path) -> Inputs:
         tuple(one.allowed for one in found.lines if one.allowed),
         "",
         of_the_image=found.of_the_image,
+        overrides=tuple(one.without_url_hash for one in found.lines if one.without_url_hash),
     )
 
 
