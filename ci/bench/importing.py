@@ -1,12 +1,13 @@
 """How fast a base becomes a squashfs, beside `enroot import` and `apptainer pull` in the same run.
 
-    ci/bench/import [--rounds N] [--folder DIR] [--image cuda|small] [--json]
+    ci/bench/import [--rounds N] [--folder DIR] [--image cuda|small|wide] [--json]
 
 Every tool fetches the same image (cuda_image.py: real CUDA libraries, or 300,000 small files) from
 the same registry on loopback, with a cold cache, at its own defaults; rounds alternate, the median
 counts, the output is synced within the time. Which of the peers is not installed is left out, and
 said. Bars: 4 times faster than Enroot, 10 times faster than Apptainer, extra disk under 1.1 times
 the output, memory under 500 MB, output at most 1.1 times Apptainer's.
+With `--image wide`, see wide_folders.py.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import cuda_image
+import wide_folders
 
 NAME = "bench/cuda:1"
 EVERY_S = 0.25
@@ -215,10 +217,12 @@ def main() -> None:
         type=Path,
         default=Path(os.environ.get("HPCSTACK_BENCH", "build/bench")).resolve(),
     )
-    parser.add_argument("--image", default="cuda", choices=["cuda", "small"])
+    parser.add_argument("--image", default="cuda", choices=["cuda", "small", "wide"])
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     chosen.folder.mkdir(parents=True, exist_ok=True)
+    if chosen.image == "wide":
+        sys.exit(report_wide(chosen.folder, chosen.rounds, as_json=chosen.json))
     runs: list[Run] = []
     with registry(chosen.folder, chosen.image) as address:
         work = chosen.folder / "work"
@@ -244,6 +248,31 @@ def main() -> None:
     sys.exit(0 if all(met for *_, met in verdicts) else 1)
 
 
+def report_wide(folder: Path, rounds: int, *, as_json: bool) -> int:
+    """Measure wide folders and print what was found. Return the exit status."""
+    medians = wide_folders.measure(folder, rounds)
+    verdicts = wide_folders.list_bars(medians)
+    if as_json:
+        bars = [
+            {"what": what, "value": value, "bar": bar, "met": met}
+            for what, value, bar, met in verdicts
+        ]
+        print(json.dumps({"medians": medians, "bars": bars, "cores": os.cpu_count()}, indent=1))
+    else:
+        lines = ["| what | median s |", "|---|---|"]
+        lines += [f"| {what} | {seconds:.1f} |" for what, seconds in medians.items()]
+        print("\n".join([*lines, "", *show_verdicts(verdicts)]))
+    return 0 if all(met for *_, met in verdicts) else 1
+
+
+def show_verdicts(verdicts: list[tuple[str, float, str, bool]]) -> list[str]:
+    """One line for each bar."""
+    return [
+        f"{'ok ' if met else 'NOT'} {what}: {value:.2f} ({bar})"
+        for what, value, bar, met in verdicts
+    ]
+
+
 def table(
     tools: list[str],
     runs: list[Run],
@@ -264,10 +293,7 @@ def table(
         )
     lines += [
         "",
-        *(
-            f"{'ok ' if met else 'NOT'} {what}: {value:.2f} ({bar})"
-            for what, value, bar, met in verdicts
-        ),
+        *show_verdicts(verdicts),
     ]
     missing = [tool for tool in ("enroot import", "apptainer pull") if tool not in tools]
     return "\n".join([*lines, *(f"not installed, left out: {tool}" for tool in missing)])

@@ -40,6 +40,7 @@ from hpcstack.oci.metadata import Added, list_files_below
 from hpcstack.oci.pack import OWN_TIMES, ROOTLESS, PackedAs, pack_argv, read_back
 from hpcstack.oci.resume import BLOBS, taking_over
 from hpcstack.oci.tar import BLOCK, Damaged, Flow, Members
+from hpcstack.squashfs.shards import Shards, join_shards
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,12 +103,14 @@ class Sink:
         self.descriptor, self.root = descriptor, root
         self.gathered = bytearray()
         self.links: list[tuple[str, str]] = []
+        self.shards = Shards()
 
     def member(self, member: tarfile.TarInfo, path: str, body: Body) -> None:
         """Write MEMBER with its BODY under the name PATH; the empty path is the root."""
         if not path and not self.root:
             return
-        self.gathered += make_header(member, path)
+        placed = self.shards.place(path, is_folder=member.isdir())
+        self.gathered += make_header(member, placed)
         size = 0
         for piece in body:
             size += len(piece)
@@ -142,7 +145,9 @@ class Sink:
     def end(self) -> None:
         """Write the hard links and the end of the archive."""
         for path, target in self.links:
-            self._small(make_header(tarfile.TarInfo(path), path, target))
+            placed = self.shards.place(path, is_folder=False)
+            there = self.shards.find(target)
+            self._small(make_header(tarfile.TarInfo(path), placed, there))
         self._small(END)
         self._flush()
 
@@ -417,6 +422,8 @@ def _run_packer(
         done = packer.finish()
         if done.status:
             raise _explain_failure(packer, part)
+    if sink.shards.wide:
+        join_shards(part, sink.shards.wide)
 
 
 def _explain_failure(packer: Fed, part: Path) -> HpcstackError:

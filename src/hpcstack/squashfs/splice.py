@@ -199,7 +199,7 @@ def _write(
 
     The base's data are copied and hashed in threads, while what follows them is written here.
     """
-    superblock, tables = _tables(image, writer, time)
+    superblock, tables = make_tables(image, writer, time)
     padding = _pad(about, superblock.used)
     kept = image.super.inode_table
     file = os.open(output, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -241,10 +241,10 @@ def _pad(about: Spliced, used: int) -> bytes:
     return text + bytes(-(used + len(text)) % PADDED)
 
 
-def _tables(
+def make_tables(
     image: Squashfs, writer: Writer, time: int
 ) -> tuple[Superblock, list[bytes | memoryview]]:
-    """Return the superblock, and all tables in their order: what follows the data."""
+    """Return the superblock, and all tables in their order: what follows the data of WRITER."""
     out: list[bytes | memoryview] = []
     at = writer.data.end
 
