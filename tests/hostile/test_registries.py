@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import json
 import resource
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import make_site
+from hpcstack.adopt.survey import read_rc
 from hpcstack.core import data
 from hpcstack.core.errors import HpcstackError, InputError, RegistryError, sanitize_for_terminal
 from hpcstack.core.quote import check_unbroken, quote_dockerfile
@@ -116,10 +118,18 @@ FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
     "a working directory": lambda bad: {"WorkingDir": f"/w{bad}x"},
     "a user": lambda bad: {"User": f"root{bad}x"},
 }
+IN_WORDS = "\n"  # a word of a command may be a script of several lines
 
 
-@pytest.mark.parametrize("bad", ENDS)
-@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        (field, bad)
+        for field in FIELDS
+        for bad in ENDS
+        if not (field in ("an entrypoint", "a command") and bad == IN_WORDS)
+    ],
+)
 def test_c2_what_ends_a_line_is_refused_where_it_enters(
     hostile: tuple[Registry, str], field: str, bad: str
 ) -> None:
@@ -175,8 +185,15 @@ def test_c2_nor_does_a_lock_or_a_step_say_it(lock: Lock, tmp_path: Path, variabl
     ) == {"A": "1"}
 
 
-@pytest.mark.parametrize("bad", ["\n", "\r", "\x85", "\u2028", "\x1b"])
-@pytest.mark.parametrize("where", ["environment", "labels", "workdir", "entrypoint", "command"])
+@pytest.mark.parametrize(
+    ("where", "bad"),
+    [
+        (where, bad)
+        for where in ("environment", "labels", "workdir", "entrypoint", "command")
+        for bad in ("\n", "\r", "\x85", "\u2028", "\x1b")
+        if not (where in ("entrypoint", "command") and bad == IN_WORDS)
+    ],
+)
 def test_c2_a_lock_that_somebody_wrote_says_no_more_than_a_registry_may(
     lock: Lock, tmp_path: Path, where: str, bad: str
 ) -> None:
@@ -212,6 +229,42 @@ def test_c2_and_again_where_it_would_be_written(stack: Stack, lock: Lock, bad: s
     for quoting in (check_unbroken, quote_dockerfile):
         with pytest.raises(InputError):
             quoting(f"a{bad}b")
+
+
+SCRIPT = 'set -e\n%post\nRUN x\nfi\n    exec "$@"\nelse\n'
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "command"),
+    [
+        ((), ("printf", "%s|", SCRIPT, "b")),
+        (("printf", "%s|", SCRIPT), ("b",)),
+        (("printf", "%s|", SCRIPT, "b"), ()),
+    ],
+)
+def test_c2_a_script_in_a_command_is_one_word_of_it(
+    stack: Stack, lock: Lock, tmp_path: Path, entrypoint: tuple[str, ...], command: tuple[str, ...]
+) -> None:
+    taken = read_image_config_of(
+        said(Entrypoint=list(entrypoint), Cmd=list(command), WorkingDir=str(tmp_path)), IMAGE
+    )["config"]
+    platform = next(iter(lock.base.platforms))
+    words = {"entrypoint": entrypoint, "command": command, "workdir": taken["WorkingDir"]}
+    locked = lock.platform(platform).model_copy(update=words)
+    base = lock.base.model_copy(update={"platforms": {platform: locked}})
+    own = stack.model_copy(update={"entrypoint": ()})
+
+    files = render_image_files(own, lock.model_copy(update={"base": base}), platform)
+    plain = render_image_files(own, lock, platform)
+    for path in ("apptainer.def", "Dockerfile", "enroot.sh"):
+        assert files[path].count("\n") == plain[path].count("\n")
+
+    etc = "context/hpcstack/etc"
+    script = files[f"{etc}/rc"].replace(". /opt/hpcstack/compat.sh\n", "")
+    for text in (script, files[f"{etc}/singularity/runscript"]):
+        done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
+        assert done.stdout == f"{SCRIPT}|b|"
+    assert read_rc(files[f"{etc}/rc"]) == (entrypoint, command, str(tmp_path))
 
 
 @given(

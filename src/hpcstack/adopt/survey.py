@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from hpcstack.core.characters import VARIABLE
 from hpcstack.core.errors import InputError
-from hpcstack.core.untrusted import UNSAFE
+from hpcstack.core.untrusted import UNSAFE, UNSAFE_IN_WORDS
 from hpcstack.recipe.model import Base
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.lookup import find_inode, read_content
@@ -41,7 +41,9 @@ PROVENANCE = re.compile(r"^# enroot-provenance: (?:docker://)?(\S+)$", re.MULTIL
 # How an /etc/rc, as Enroot writes it, goes to the working directory and starts the command.
 WORKDIR = re.compile(r"^cd (.+?) && unset OLDPWD \|\| exit 1$", re.MULTILINE)
 START = re.compile(
-    r'^    exec (?P<entrypoint>.*?) ?"\$@"\nelse\n    exec (?P<whole>.*)\nfi$', re.MULTILINE
+    r'^if \[ \$# -gt 0 \]; then\n    exec (?P<entrypoint>.*?) ?"\$@"\n'
+    r"else\n    exec (?P<whole>.*)\nfi\n?\Z",
+    re.MULTILINE | re.DOTALL,
 )
 
 
@@ -248,8 +250,9 @@ def read_rc(rc: str) -> tuple[tuple[str, ...], tuple[str, ...], str] | None:
     except ValueError:
         return None
 
-    words = [*folder, *entrypoint, *whole]
-    if len(folder) != 1 or any(UNSAFE.search(word) for word in words):
+    if len(folder) != 1 or UNSAFE.search(folder[0]):
+        return None
+    if any(UNSAFE_IN_WORDS.search(word) for word in whole):
         return None
     if whole[: len(entrypoint)] != entrypoint:
         return None

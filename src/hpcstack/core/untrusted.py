@@ -15,6 +15,8 @@ MAX_DEPTH = 64  # of objects and arrays in each other
 UNSAFE = re.compile(
     r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
+# In a word of a command, a line may end: it may be a script, behind `sh -c`.
+UNSAFE_IN_WORDS = re.compile(UNSAFE.pattern.replace(r"\x0a-", r"\x0b-"))
 NAMES = {
     "\n": "a line end",
     "\r": "a carriage return",
@@ -26,6 +28,15 @@ NAMES = {
 def read_safe_text(text: str) -> str:
     """Return TEXT, which an image says. Raise ValueError for characters that UNSAFE matches."""
     if match := UNSAFE.search(text):
+        raise ValueError(f"contains {name_character(match[0])}")
+    return text
+
+
+def read_safe_word(text: str) -> str:
+    """Return TEXT, a word of a command of an image. Raise ValueError for characters that
+    UNSAFE_IN_WORDS matches.
+    """
+    if match := UNSAFE_IN_WORDS.search(text):
         raise ValueError(f"contains {name_character(match[0])}")
     return text
 

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import read_bytes
-from hpcstack.core.untrusted import read_safe_text
+from hpcstack.core.untrusted import read_safe_text, read_safe_word
 from hpcstack.hardware.facts import read_facts_of
 from hpcstack.recipe.fields import REPOSITORY, Commit, Line, Model
 
@@ -27,13 +27,14 @@ Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 PlatformName = Annotated[str, Field(pattern=r"^linux/(amd64|arm64)$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Said = Annotated[str, AfterValidator(read_safe_text)]  # what the base says of itself
+Word = Annotated[str, AfterValidator(read_safe_word)]  # of the command that the base starts
 Hash = Annotated[str, Field(pattern=r"^[a-z0-9]+:[0-9a-f]+$")]
 
 FORMAT: Literal["hpcstack/lock/v1"] = "hpcstack/lock/v1"
 MAX_LOCK = 16 << 20  # bytes
 UNKNOWN = f"sha256:{'0' * 64}"  # the digest of a base that nobody has looked up: lock/known.py
 STAND_IN_LABEL = "org.hpcstack.stand-in"
-TEMPLATE_VERSION = "12"  # of images/ and render/: a test holds it to what is rendered
+TEMPLATE_VERSION = "13"  # of images/ and render/: a test holds it to what is rendered
 
 
 class LockedApt(Model):
@@ -78,8 +79,8 @@ class LockedPlatform(Model):
     digest: Digest
     environment: dict[Variable, Said]
     labels: dict[Said, Said] = Field({})
-    entrypoint: tuple[Said, ...] = ()
-    command: tuple[Said, ...] = ()
+    entrypoint: tuple[Word, ...] = ()
+    command: tuple[Word, ...] = ()
     workdir: Said = ""
     compressed_bytes: int = 0
     apt: tuple[LockedApt, ...] | None = Field(None, description="None: not resolved")

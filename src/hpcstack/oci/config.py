@@ -3,8 +3,9 @@
 What a config says ends up in definition files, in /etc/environment, in scripts that start
 containers, and on terminals. A variable whose value contains a line end could add a section to a
 definition file. So a config is refused if anything in it ends a line or controls a terminal, or if
-it is too large. Only labels, which are for people and often have several lines, are cleaned
-instead: such characters become a blank.
+it is too large. A word of the entrypoint or the command may have several lines, as a script behind
+`sh -c` has: it is in shell scripts and JSON only, quoted. Labels, which are for people and often
+have several lines, are cleaned instead: such characters become a blank.
 
 The fields: https://github.com/opencontainers/image-spec/blob/main/config.md.
 
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcstack.core.characters import VARIABLE
 from hpcstack.core.errors import InputError
-from hpcstack.core.untrusted import UNSAFE, Nonsense, name_character
+from hpcstack.core.untrusted import UNSAFE, UNSAFE_IN_WORDS, Nonsense, name_character
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -56,8 +57,8 @@ def read_image_config_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
     out["Env"] = [entry for entry in out["Env"] if not _is_unsettable(entry.partition("=")[0])]
 
-    for where, text in _list_texts(out):
-        match = UNSAFE.search(text)
+    for where, text, unsafe in _list_texts(out):
+        match = unsafe.search(text)
         if not match:
             continue
         if "\ud800" <= match[0] <= "\udfff":  # half of a surrogate pair, which UTF-8 cannot encode
@@ -125,26 +126,28 @@ def _platform_word(found: object, otherwise: str) -> str:
     return "?" if found else otherwise
 
 
-def _list_texts(out: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (what it is, the text) for every text of the config OUT."""
+def _list_texts(out: Mapping[str, Any]) -> Iterator[tuple[str, str, re.Pattern[str]]]:
+    """Yield (what it is, the text, what it must not contain) for every text of the config OUT."""
     for entry in out["Env"]:
         name = entry.partition("=")[0]
         if UNSAFE.search(name):  # then the message must not show it
-            yield "a variable's name", entry
+            yield "a variable's name", entry, UNSAFE
         else:
-            yield f"its variable {name[:MAX_NAME]}", entry
+            yield f"its variable {name[:MAX_NAME]}", entry, UNSAFE
     for field in ("Entrypoint", "Cmd"):
-        yield from ((f"its {field}", word) for word in out[field])
+        for word in out[field]:
+            yield f"its {field}", word, UNSAFE_IN_WORDS
     for name, value in out["Labels"].items():
-        yield from (("a label's name", name), (f"its label {name[:MAX_NAME]}", value))
-    yield "its WorkingDir", out["WorkingDir"]
-    yield "its User", out["User"]
+        yield "a label's name", name, UNSAFE
+        yield f"its label {name[:MAX_NAME]}", value, UNSAFE
+    yield "its WorkingDir", out["WorkingDir"], UNSAFE
+    yield "its User", out["User"], UNSAFE
 
 
 def _check_bounds(out: Mapping[str, Any], name: str) -> None:
     """Raise InputError if the config OUT of the image NAME is larger than any image needs."""
     names = [entry.partition("=")[0] for entry in out["Env"]]
-    texts = [text for _, text in _list_texts(out)]
+    texts = [text for _, text, _ in _list_texts(out)]
 
     too_much = ""
     if any(len(out[key]) > MAX_ITEMS for key in LISTS):

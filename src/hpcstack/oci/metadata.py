@@ -55,7 +55,9 @@ def list_files_above(image: Image, provenance: str) -> Added:
     texts = {
         f"{ETC}/environment": render_environment(image.environment),
         f"{ETC}/fstab": "",
-        f"{ETC}/rc": render_entrypoint(image.workdir, entrypoint, command, provenance),
+        f"{ETC}/rc": render_entrypoint(
+            image.workdir, entrypoint, command, f"enroot-provenance: {provenance}"
+        ),
         **make_apptainer_files(image.environment, entrypoint, command, image.labels),
     }
     return [make_file_member(path, text) for path, text in texts.items()] + [
@@ -86,33 +88,37 @@ def render_environment(variables: Mapping[str, str]) -> str:
 
 
 def render_entrypoint(
-    workdir: str, entrypoint: tuple[str, ...], command: tuple[str, ...], provenance: str
+    workdir: str,
+    entrypoint: tuple[str, ...],
+    command: tuple[str, ...],
+    comment: str,
+    sourced: str = "",
 ) -> str:
-    """Return /etc/rc, which Enroot runs to start a container.
+    """Return /etc/rc, which Enroot runs to start a container. Its first line is COMMENT.
 
-    It changes to the working directory, and runs the entrypoint with the user's command, or with
-    the image's own COMMAND. Without either, it runs /bin/sh.
+    It changes to the working directory, sources the file SOURCED if one is named, and runs the
+    entrypoint with the user's command, or with the image's own COMMAND. Without either, it runs
+    /bin/sh.
     """
     default = command
     if not entrypoint and not command:
         default = ("/bin/sh",)
-    start = tuple(check_unbroken(word) for word in (*entrypoint, *default))
     entry = f"{quote_words(entrypoint)} " if entrypoint else ""
+    folder = quote_sh(check_unbroken(workdir))
+    source = f". {quote_sh(sourced)}\n" if sourced else ""
 
     # launchers/on-node/enroot.sh sets HPCSTACK_COMMAND_ONLY: a launch runs its command without the
-    # entrypoint, as Pyxis and `apptainer exec` do.
+    # entrypoint, as Pyxis and `apptainer exec` do. So no task writes a banner.
     alone = (
         'if [ -n "${HPCSTACK_COMMAND_ONLY:-}" ]; then\n    unset HPCSTACK_COMMAND_ONLY\n    exec '
         '"$@"\nfi\n'
     )
-    folder = quote_sh(check_unbroken(workdir))
-
     return (
-        f"# enroot-provenance: {join_lines(provenance)}\n"
+        f"# {join_lines(comment)}\n"
         f"mkdir -p {folder} 2>/dev/null\ncd {folder} && unset OLDPWD || exit 1\n\n"
-        "if [ -s /etc/rc.local ]; then\n    . /etc/rc.local\nfi\n\n"
+        f"if [ -s /etc/rc.local ]; then\n    . /etc/rc.local\nfi\n{source}\n"
         f'{alone}if [ $# -gt 0 ]; then\n    exec {entry}"$@"\nelse\n    exec '
-        f"{quote_words(start)}\nfi\n"
+        f"{quote_words((*entrypoint, *default))}\nfi\n"
     )
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core import data
 from hpcstack.core.characters import VARIABLE
-from hpcstack.core.quote import check_unbroken, quote_sh, quote_words
+from hpcstack.core.quote import check_unbroken, quote_sh
 from hpcstack.lock.model import UNKNOWN, Lock, LockedPlatform
-from hpcstack.oci.metadata import SINGULARITY, make_apptainer_files
+from hpcstack.oci.metadata import SINGULARITY, make_apptainer_files, render_entrypoint
 from hpcstack.recipe import guard
 from hpcstack.recipe.adopted import describe_adopted
 from hpcstack.render.steps import HOME, plan_steps, render_step_files
@@ -221,16 +221,11 @@ def choose_entrypoint(
 
 def render_enroot_rc(locked: LockedPlatform, stack: Stack) -> str:
     """Return /etc/rc, which Enroot runs at a start: working directory, driver, entrypoint."""
-    workdir = locked.workdir or "/"
     entrypoint, command = choose_entrypoint(locked, stack)
-    if not command and not entrypoint:
-        command = ("/bin/sh",)
-
-    return fill_template(
-        "images",
-        "rc.j2",
-        name=stack.full_name,
-        workdir=workdir,
-        entrypoint=quote_words(entrypoint),
-        start=quote_words((*entrypoint, *command)),
+    return render_entrypoint(
+        locked.workdir or "/",
+        entrypoint,
+        command,
+        f"hpcstack: {stack.full_name}",
+        sourced=f"{HOME}/compat.sh",
     )
