@@ -6,7 +6,6 @@ programs.
 
 from __future__ import annotations
 
-import re
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from hpcstack.core.characters import CONTROL, VARIABLE
 from hpcstack.core.errors import InputError, MissingToolError
 from hpcstack.core.files import read_text
 from hpcstack.recipe.model import Setting
+from hpcstack.recipe.module_values import explain_change, normalize_part
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,10 +136,9 @@ def _read_acts(path: Path, text: str) -> LuaModule:
 def _is_setting(value: dict[str, object]) -> bool:
     """Return whether a recipe's `module.environment` takes VALUE."""
     try:
-        Setting.model_validate(value)
+        return not explain_change(Setting.model_validate(value))
     except ValidationError:
         return False
-    return True
 
 
 def _add_parts(
@@ -155,11 +154,11 @@ def _add_parts(
     What is prepended later comes first, and each folder is there once. What a recipe cannot say
     goes into LEFT_OUT.
     """
-    new = [_normalize_folder(part) for part in value.split(separator) if part]
+    new = [normalize_part(part) for part in value.split(separator) if part]
     known = settings.get(name, {"prepend": [], "append": [], "separator": separator})
     on_every_path = name == "PATH" and any(part in EVERY_SHELLS for part in new)
     is_mixed = "set" in known or known["separator"] != separator
-    if not new or on_every_path or is_mixed or not _is_setting({kind: new}):
+    if not new or on_every_path or is_mixed or not _is_setting({kind: new, "separator": separator}):
         left_out.append(f"{kind} {name} {value}")
         return
 
@@ -174,8 +173,3 @@ def _add_parts(
             rest = [*rest, *first]
         known[side] = rest
     settings[name] = known
-
-
-def _normalize_folder(part: str) -> str:
-    """Return a folder as Lmod writes it: no double slash, and none at the end."""
-    return re.sub("/+", "/", part).rstrip("/") or part[:1]

@@ -28,6 +28,7 @@ from hpcstack.recipe.fields import (
     Part,
     Value,
 )
+from hpcstack.recipe.module_values import explain_change
 from hpcstack.recipe.own_checks import OF_SITE, OF_STACK, OwnCheck, check_unique_names
 from hpcstack.recipe.packages import File, Packages, Run
 from hpcstack_smoke.select import FAMILIES, GROUPS, list_names
@@ -217,6 +218,9 @@ class ModuleSpec(Model):
                 raise ValueError(f"{name!r} is not a variable's name")
             if name.startswith("HPCSTACK_"):
                 raise ValueError(f"{name} is reserved: HPCSTACK_ variables are hpcstack's own")
+            change = explain_change(environment[name])
+            if change:
+                raise ValueError(f"{name}: {change}")
         return environment
 
     @property
