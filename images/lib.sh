@@ -53,8 +53,8 @@ hpcstack_dpkg() {
 }
 
 # NAME==VERSION of Python's packages. Python's own list takes a fifth of the time of pip's, which is asked where that has
-# failed. A list that cannot be had must fail the step: an empty one would guard nothing. A package whose METADATA cannot be read stands there by its folder's name, and
-# $1 gets a line that says so.
+# failed. A list that cannot be had must fail the step: an empty one would guard nothing. A package whose METADATA cannot
+# be read stands there by its folder's name, and $1 gets a line that says so.
 hpcstack_python_packages() { # [FILE]
     command -v python3 >/dev/null || return 0
     if python3 - "${1:-/dev/null}" <<'PYTHON'; then return 0; fi
@@ -88,21 +88,6 @@ with open(sys.argv[1], "w") as unread:
 print("\n".join(found.values()))
 PYTHON
     python3 -m pip list --format=freeze
-}
-
-# Packages of other systems than dpkg: rpm's and apk's, NAME=VERSION. What cannot be listed is said in $1.
-hpcstack_other_packages() { # FILE
-    local of
-    for of in /var/lib/rpm /usr/lib/sysimage/rpm; do
-        [ -d "$of" ] || continue
-        if ! rpm -qa --queryformat '%{NAME}=%{EVR}\n' 2>/dev/null; then
-            printf '%s: the packages of rpm, which cannot be listed by the image itself\n' "$of" >>"$1"
-        fi
-        break
-    done
-    if [ -e /lib/apk/db/installed ]; then
-        awk -F : '/^P:/ { name = $2 } /^V:/ { print name "=" $2 }' /lib/apk/db/installed
-    fi
 }
 
 hpcstack_packages() {
@@ -378,6 +363,19 @@ hpcstack_clean_apt() {
     rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt /var/log/dpkg.log /var/log/alternatives.log
 }
 
+# What COMMAND lists becomes the list NAME, sorted. It is empty where there is no PROGRAM, and where it fails, which is said.
+hpcstack_list() { # NAME PROGRAM COMMAND...
+    local lists=/opt/hpcstack/packages name=$1 program=$2
+    shift 2
+    : >"$lists/$name.txt"
+    if ! command -v "$program" >/dev/null; then return 0; fi
+    if "$@" >"$HPCSTACK_WORK/list"; then
+        sort "$HPCSTACK_WORK/list" >"$lists/$name.txt"
+    else
+        printf '%s\n' "$program" >>"$lists/failed.txt"
+    fi
+}
+
 # The metadata that Enroot, Pyxis and Apptainer read, the package lists, and nothing of the build left behind.
 hpcstack_finish() {
     cp /opt/hpcstack/etc/rc /opt/hpcstack/etc/environment /etc/
@@ -393,23 +391,14 @@ hpcstack_finish() {
     if [ -d /etc/profile.d ]; then cp /opt/hpcstack/etc/profile.sh /etc/profile.d/hpcstack.sh; fi
     chmod 755 /opt/hpcstack/compat.sh
     mkdir -p /opt/hpcstack/packages
-    # Each list is there, be it empty; what could not be looked at is in unlisted.txt.
+    # Each list is there, and empty where the image cannot make it: then hpcstack reads the image's files itself, and says
+    # what it cannot read (store/package_lists.py).
     local lists=/opt/hpcstack/packages
-    : >$lists/apt.txt
     : >$lists/unlisted.txt
-    if command -v dpkg-query >/dev/null; then
-        hpcstack_dpkg | sort >$lists/apt.txt
-    elif [ -e /var/lib/dpkg/status ] || [ -d /var/lib/dpkg/status.d ]; then
-        echo '/var/lib/dpkg: the packages of dpkg, which the image cannot list itself' >>$lists/unlisted.txt
-    fi
-    hpcstack_other_packages $lists/unlisted.txt | sort >$lists/other.txt
-    if hpcstack_python_packages "$HPCSTACK_WORK/unread" >"$HPCSTACK_WORK/python"; then
-        sort "$HPCSTACK_WORK/python" >$lists/pip.txt
-    else
-        : >$lists/pip.txt
-        echo 'python3: the packages of Python, which the image cannot list itself' >>$lists/unlisted.txt
-    fi
-    if [ -s "$HPCSTACK_WORK/unread" ]; then cat "$HPCSTACK_WORK/unread" >>$lists/unlisted.txt; fi
+    : >$lists/failed.txt
+    hpcstack_list apt dpkg-query hpcstack_dpkg
+    hpcstack_list pip python3 hpcstack_python_packages $lists/unlisted.txt
+    hpcstack_list rpm rpm rpm -qa --queryformat '%{NAME}=%{EVR}\n'
     # A walk through an image takes seconds: an engine that sees all names says where there is no conda.
     { [ "${HPCSTACK_NO_CONDA:-}" = yes ] || hpcstack_find -path '*/conda-meta/*-*-*.json' -printf '%f\n'; } |
         sed -E 's/\.json$//; s/-([^-]*)-([^-]*)$/=\1=\2/' | sort >/opt/hpcstack/packages/conda.txt

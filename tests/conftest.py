@@ -57,6 +57,7 @@ NEEDS = (
     "oras",
     "cosign",
     "arm64",
+    "rpm",
 )
 
 

@@ -18,7 +18,6 @@ from hpcstack.build.request import LEAST_BYTES, BuildRequest
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import digest_of, read_text, write_text, writing_below
 from hpcstack.core.quote import join_lines
-from hpcstack.core.untrusted import UNSAFE
 from hpcstack.lock.file import LockFile
 from hpcstack.lock.model import (
     TEMPLATE_VERSION,
@@ -32,8 +31,7 @@ from hpcstack.lock.model import read_lock as read_lock
 from hpcstack.recipe.catalog import SUFFIX, Catalog, Recipe
 from hpcstack.recipe.fields import NAME, VERSION
 from hpcstack.render.image import KERNEL_NAMES
-from hpcstack.render.steps import HOME
-from hpcstack.store.contents import read_optional
+from hpcstack.store.package_lists import read_package_lists
 from hpcstack.store.store import LOCK
 from hpcstack.store.workspace import make_workspace
 
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from hpcstack.adopt.lua_module import LuaModule
     from hpcstack.adopt.survey import Survey
     from hpcstack.build.workbench import Workbench
+    from hpcstack.core.process import Runner
     from hpcstack.recipe.model import Stack
     from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
@@ -109,7 +108,7 @@ def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Ad
                     f"{image} was changed while it was read",
                     "adopt it again when nobody writes to it",
                 )
-            return _add_contents(build, made)
+            return _add_contents(build, made, bench.runner)
 
         new_recipe = _write_recipe(path, render_recipe(request, survey, source, sha256), bench.site)
         try:
@@ -315,25 +314,16 @@ def _make_first_lock(stack: Stack, survey: Survey, sha256: str, size: int) -> Lo
     )
 
 
-def _add_contents(request: BuildRequest, image: Path) -> BuildRequest:
+def _add_contents(request: BuildRequest, image: Path, runner: Runner) -> BuildRequest:
     """Return REQUEST with the packages of the finished IMAGE in its lock."""
     assert request.lock.adopted
-    lists = {}
-    for kind, sign in (("apt", "="), ("pip", "=="), ("conda", "=")):
-        text = read_optional(image, f"{HOME}/packages/{kind}.txt")
-        lists[kind] = _read_versions(text, sign)
-    unlisted = read_optional(image, f"{HOME}/packages/unlisted.txt").splitlines()
+    lists = read_package_lists(image, runner)
     known = request.lock.adopted
-    unknown = (*known.unknown, *(UNSAFE.sub("?", line) for line in unlisted))
-    contents = AdoptedContents.model_validate({**known.model_dump(), **lists, "unknown": unknown})
+    found = {
+        "apt": lists.apt,
+        "pip": lists.pip,
+        "conda": lists.conda,
+        "unknown": (*known.unknown, *lists.unlisted),
+    }
+    contents = AdoptedContents.model_validate({**known.model_dump(), **found})
     return replace(request, lock=request.lock.model_copy(update={"adopted": contents}))
-
-
-def _read_versions(text: str, sign: str) -> dict[str, str]:
-    """Return {name: version} of a list with NAME, SIGN and VERSION in each line."""
-    found = {}
-    for row in text.splitlines():
-        if sign in row:
-            name, _, version = UNSAFE.sub("?", row).partition(sign)
-            found[name] = version
-    return found

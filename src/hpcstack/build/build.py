@@ -21,7 +21,6 @@ from hpcstack.build.offline import lend_bundle
 from hpcstack.build.request import BuildRequest, find_built
 from hpcstack.core.errors import BuildError, InputError, MissingToolError, StoreError
 from hpcstack.core.files import digest_of, write_text
-from hpcstack.core.untrusted import UNSAFE
 from hpcstack.recipe.adopted import describe_adopted
 from hpcstack.releases.records import read_releases
 from hpcstack.releases.tree import open_tree
@@ -30,18 +29,18 @@ from hpcstack.render.steps import HOME
 from hpcstack.site.logins import redact_logins
 from hpcstack.store.artifact import IMAGE, Artifact
 from hpcstack.store.contents import read_image_file
+from hpcstack.store.package_lists import read_package_lists
 from hpcstack.store.workspace import make_workspace
 from hpcstack_smoke import __version__ as suite_version
 
 if TYPE_CHECKING:
     from hpcstack.build.engines.base import BuildResult, Job
     from hpcstack.build.workbench import Workbench
+    from hpcstack.core.process import Runner
     from hpcstack.store.store import Store
 
 ANOTHER = "--engine auto takes one that can"
 Complete = Callable[[BuildRequest, Path], BuildRequest]
-LONGEST_UNLISTED = 400  # characters of such a line
-MOST_UNLISTED = 100  # lines on what of an image's packages could not be listed
 
 
 def build_image(request: BuildRequest, bench: Workbench) -> tuple[Artifact, bool]:
@@ -184,7 +183,7 @@ def _store_image(made: BuildResult, log: Path, request: BuildRequest, bench: Wor
         sha256 = made.spliced.sha256  # known since it was written: no need to read it again
     else:
         sha256 = digest_of(made.image)
-    artifact = describe_image_of(request, made.image, sha256, made.unconfined)
+    artifact = describe_image_of(request, made.image, sha256, bench.runner, made.unconfined)
 
     progress.event("phase", name="store")
     progress(f"storing {artifact.size / 1e6:.0f} MB{_describe_splice(made)}")
@@ -340,21 +339,19 @@ def make_image(
 
 
 def describe_image_of(
-    request: BuildRequest, image: Path, sha256: str, unconfined: str = ""
+    request: BuildRequest, image: Path, sha256: str, runner: Runner, unconfined: str = ""
 ) -> Artifact:
-    """Return the record of IMAGE, which was made of REQUEST, with the packages that it lists itself.
+    """Return the record of IMAGE, which was made of REQUEST, with its packages.
 
     UNCONFINED says why programs ran beside the builder; empty where they did not. Raise BuildError
     where the image says that it is of another stack.
     """
 
-    def read(path: str) -> str:
-        return read_image_file(image, path)
-
-    about = json.loads(read(f"{HOME}/stack.json"))
+    about = json.loads(read_image_file(image, f"{HOME}/stack.json"))
     if about != json.loads(request.files[f"{CONTEXT}/stack.json"]):
         raise BuildError("the image is not of the stack that was built", "this is a bug: tell us")
 
+    lists = read_package_lists(image, runner)
     return Artifact(
         stack=request.stack.full_name,
         key=request.key,
@@ -370,11 +367,12 @@ def describe_image_of(
         stand_in=request.lock.stand_in(),
         suite=suite_version,
         facts=request.lock.facts(request.platform),
-        apt=_parse_versions(read(f"{HOME}/packages/apt.txt"), "="),
-        pip=_parse_versions(read(f"{HOME}/packages/pip.txt"), "=="),
-        conda=_parse_versions(read(f"{HOME}/packages/conda.txt"), "="),
-        other=_parse_versions(read(f"{HOME}/packages/other.txt"), "="),
-        unlisted=read_unlisted(read(f"{HOME}/packages/unlisted.txt")),
+        apt=lists.apt,
+        pip=lists.pip,
+        conda=lists.conda,
+        other=lists.other,
+        elsewhere=lists.elsewhere,
+        unlisted=lists.unlisted,
         environment=_list_variables(request),
         mode=request.stack.launch.mode,
         mounts=list(request.stack.launch.mounts),
@@ -386,22 +384,3 @@ def _list_variables(request: BuildRequest) -> dict[str, str]:
     """Return the image's environment: the base's variables, with the stack's over them."""
     base = request.lock.platform(request.platform).environment
     return base | request.stack.variables(base)
-
-
-def read_unlisted(text: str) -> list[str]:
-    """Return the lines of TEXT, which an image says of what it could not list, fit for its record.
-
-    They name folders of a base, which may be called anything. Of many, the first are kept, and how many
-    more there are is said.
-    """
-    lines = [UNSAFE.sub("?", line)[:LONGEST_UNLISTED] for line in text.split("\n") if line]
-    more = len(lines) - MOST_UNLISTED
-    if more > 0:
-        return [*lines[:MOST_UNLISTED], f"and {more} more"]
-    return lines
-
-
-def _parse_versions(text: str, sign: str) -> dict[str, str]:
-    """Return {name: version} of TEXT, which has a NAME SIGN VERSION a line."""
-    pairs = (line.partition(sign) for line in text.splitlines() if sign in line)
-    return {name: version for name, _, version in pairs}

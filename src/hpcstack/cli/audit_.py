@@ -122,5 +122,5 @@ def _format_text(held: list[HeldImage], audits: Audits, notes: list[str], *, eve
 def _make_line(one: Vulnerability) -> tuple[str, ...]:
     remark = f"waived: {one.waived}" if one.waived else one.note
     fixed = one.fixed if one.fixed != "-" else "no fix"
-    package = f"{one.package.name} {one.package.version}"
+    package = f"{one.package.name} {one.package.version}{one.package.where}"
     return one.severity, one.id, package, fixed, one.published, remark

@@ -80,6 +80,7 @@ def _make_row(hit: Hit) -> dict[str, Any]:
         "name": package.name if package else "",
         "version": package.version if package else "",
         "path": hit.path,
+        "folder": package.folder if package else "",
         "stack": hit.stack,
         "platform": hit.platform,
         "key": hit.key,
@@ -110,4 +111,6 @@ def _describe(hit: Hit) -> str:
     if not hit.package:
         return hit.path
     mark = "?" if hit.undecided else ""
-    return f"{hit.package.ecosystem}:{hit.package.name} {hit.package.version}{mark}"
+    return (
+        f"{hit.package.ecosystem}:{hit.package.name} {hit.package.version}{mark}{hit.package.where}"
+    )

@@ -76,7 +76,7 @@ PACKAGES = {
     "apt packages": "opt/hpcstack/packages/apt.txt",
     "pip packages": "opt/hpcstack/packages/pip.txt",
     "conda packages": "opt/hpcstack/packages/conda.txt",
-    "other packages": "opt/hpcstack/packages/other.txt",
+    "rpm packages": "opt/hpcstack/packages/rpm.txt",
 }
 ENVIRONMENT = (
     "etc/environment",

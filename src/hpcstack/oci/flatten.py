@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from hpcstack.core.bounds import A_NAME, MAX_DEPTH, MAX_NAMES, MAX_PATH, TooLarge, check_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 WHITEOUT, OPAQUE, RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
 MAX_LINKS = 40  # symbolic links that one path may go through, as in the kernel
@@ -333,14 +333,19 @@ def plan_layers(
     whole = [list(layer) for layer in layers]
     root = Root("dir", None, left=STEPS + STEPS_AN_ENTRY * sum(map(len, whole)))
     for number, entries in enumerate(whole):
-        # A layer's whiteouts concern the layers below it, wherever they are in its tar.
-        for entry in entries:
-            removed = parse_whiteout(entry.path)
+        # A layer's whiteouts concern the layers below it, wherever they are in its tar. What they
+        # remove may have got another name in this layer: `ln a b; rm a`.
+        whiteouts = [parse_whiteout(entry.path) for entry in entries]
+        linked: dict[str, Node | None] = {}
+        if any(whiteouts):
+            targets = {entry.target for entry in entries if entry.kind == "hard"}
+            linked = {target: _find(root, target) for target in sorted(targets)}
+        for removed in whiteouts:
             if removed:
                 _remove(root, removed)
         for place, entry in enumerate(entries):
-            if parse_whiteout(entry.path) is None:
-                _apply(root, entry, (number, place))
+            if whiteouts[place] is None:
+                _apply(root, entry, (number, place), linked)
 
     names: dict[tuple[int, int], list[str]] = {}
     implied: list[str] = []
@@ -360,8 +365,13 @@ def _remove(root: Root, path: str) -> None:
         folder.children.clear()
 
 
-def _apply(root: Root, entry: TreeEntry, source: tuple[int, int]) -> None:
-    """Put ENTRY, the member SOURCE, into the tree, in the place of what was there."""
+def _apply(
+    root: Root, entry: TreeEntry, source: tuple[int, int], linked: Mapping[str, Node | None]
+) -> None:
+    """Put ENTRY, the member SOURCE, into the tree, in the place of what was there.
+
+    LINKED is what was at the target of a hard link before its layer's whiteouts.
+    """
     if not entry.path:
         root.source = source
         return
@@ -370,7 +380,7 @@ def _apply(root: Root, entry: TreeEntry, source: tuple[int, int]) -> None:
     assert parent
     old = parent.children.get(name)
     if entry.kind == "hard":
-        found = _find(root, entry.target)
+        found = _find(root, entry.target) or linked.get(entry.target)
         if found is None or found.kind == "dir":
             raise ClimbsOut(f"has {entry.path} as a link to {entry.target}, which does not exist")
         parent.children[name] = found

@@ -20,6 +20,7 @@ from hpcstack.publish.osv import SEVERITIES, Affected, Database, Target, read_da
 from hpcstack.releases.inputs import stamp_today
 from hpcstack.store.contents import read_distribution, read_image_file
 from hpcstack.store.package import Package, list_packages
+from hpcstack.store.package_lists import parse_dpkg_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -181,7 +182,7 @@ def explain_shut_gate(artifact: Artifact, site: Site) -> list[str]:
     [audit] = audits.audits
 
     out = [
-        f"{hole.id} of {hole.package.name} {hole.package.version} is "
+        f"{hole.id} of {hole.package.name} {hole.package.version}{hole.package.where} is "
         + ("of unknown severity" if hole.severity == "unknown" else hole.severity)
         + (f", fixed in {hole.fixed}" if hole.fixed != "-" else ", and there is no fix")
         for hole in audit.refused
@@ -225,7 +226,7 @@ def _list_debian_subjects(audit: Audit) -> list[Subject]:
         audit.unknown.append(Unaudited("deb", what))
         return []
     try:
-        sources = parse_status(read_image_file(artifact.image, STATUS))
+        sources = parse_dpkg_status(read_image_file(artifact.image, STATUS))
     except BuildError as error:
         audit.unknown.append(Unaudited("deb", f"the packages of {family}: {error}"))
         return []
@@ -237,9 +238,9 @@ def _list_debian_subjects(audit: Audit) -> list[Subject]:
             continue
         name = package.name.partition(":")[0]
         if name in sources:
-            source, version = sources[name]
-            target = Target(family, source, distribution.version)
-            out.append(Subject(package, target, version))
+            found = sources[name]
+            target = Target(family, found.source, distribution.version)
+            out.append(Subject(package, target, found.source_version))
         else:
             missing.append(name)
     unlisted = set(sources) - {one.package.name.partition(":")[0] for one in out}
@@ -248,25 +249,6 @@ def _list_debian_subjects(audit: Audit) -> list[Subject]:
         count = format_count(len(missing) + len(unlisted), "package")
         what = f"{count}: what dpkg lists in the image is not what its build wrote down ({names})"
         audit.unknown.append(Unaudited("deb", what))
-    return out
-
-
-def parse_status(text: str) -> dict[str, tuple[str, str]]:
-    """Return {package: (its source, the source's version)} of TEXT, dpkg's status file.
-
-    https://man7.org/linux/man-pages/man5/deb-control.5.html, `Source`
-    """
-    out = {}
-    for stanza in text.split("\n\n"):
-        found = re.findall(r"^(Package|Status|Version|Source): *(\S.*)$", stanza, re.MULTILINE)
-        fields: dict[str, str] = dict(found)
-        name, version = fields.get("Package"), fields.get("Version")
-        is_installed = fields.get("Status") in ("install ok installed", "hold ok installed")
-        if not name or not version or not is_installed:
-            continue  # its configuration alone may be left
-        match = re.fullmatch(r"(\S+)(?: \((\S+)\))?\s*", fields.get("Source", name))
-        if match:
-            out[name] = (match[1], match[2] or version)
     return out
 
 

@@ -35,6 +35,7 @@ SHOWN = re.compile(
 PLAIN = re.compile(r"^[A-Za-z0-9._+-]+$")  # nothing that separates names from versions, or entries
 OWN = ("PATH", "LD_LIBRARY_PATH", "HOME", "SHELL")  # Apptainer makes these itself, from both sides
 WIDTH = 100  # characters of a whatis line
+MOST_UNLISTED = 5  # lines of the help on what could not be listed
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Release:
     base: str
     stand_in: str = ""
     adopted: str = ""  # where the image was taken from, if hpcstack did not build it
+    unlisted: tuple[str, ...] = ()  # what of its packages could not be listed
     channel: str = "testing"
     dates: str = "/nonexistent"  # the file that says when its version is retired
     holds: tuple[tuple[str, str], ...] = ()  # ((CUDA, its version), ...)
@@ -255,6 +257,11 @@ def help_text(release: Release) -> str:
         lines += ["", f"STAND-IN, not NVIDIA's image: {release.stand_in}"]
     if release.adopted:
         lines += ["", f"ADOPTED, not built by hpcstack: {release.adopted}"]
+    if release.unlisted:
+        shown = [f"  {line}" for line in release.unlisted[:MOST_UNLISTED]]
+        more = len(release.unlisted) - len(shown)
+        shown += [f"  and {more} more"] if more > 0 else []
+        lines += ["", "UNKNOWN, packages that could not be listed:", *shown]
     lines += ["", *list_lines_to_copy(release)]
     if stack.module.wrapped:
         lines.append(f"On this node:           {', '.join(stack.module.wrapped)}")

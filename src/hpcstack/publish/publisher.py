@@ -332,6 +332,7 @@ class Publisher:
             stand_in=artifact.stand_in,
             channel=channel,
             adopted=artifact.adopted,
+            unlisted=tuple(artifact.unlisted),
             dates=str(name_dates_file(self.site.module_tree, stack.name, version)),
             holds=tuple(artifact.facts.items()),
             pip=tuple(artifact.pip.items()),

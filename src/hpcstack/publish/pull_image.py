@@ -339,7 +339,7 @@ def pull_image(
             rooted=True,
             sharing=site.sharing,
         )
-        made = describe_image_of(request, done.path, digest_of(done.path))
+        made = describe_image_of(request, done.path, digest_of(done.path), bench.runner)
         artifact = replace(made, key=key, engine=ENGINE)
         log = work / "pull.log"
         signed = (

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hpcstack.publish.holdings import HeldRelease, Holdings
 
 FILE = "file:"
+MOST_TOLD = 3  # lines on what of an image's packages could not be listed
 MOST_FILES = 1000  # of one image; what has more was asked for too widely
 
 
@@ -62,6 +63,9 @@ def find_hits(text: str, holdings: Holdings, say: Callable[[str], None]) -> list
 def _search_packages(question: Question, holdings: Holdings) -> Iterator[Hit]:
     for image in holdings.images:
         artifact = image.artifact
+        if artifact.unlisted:
+            what = "; ".join(artifact.unlisted[:MOST_TOLD])
+            holdings.unread.append(f"{artifact.stack} ({artifact.key[:12]}): {what}")
         for package in list_packages(artifact):
             asked = is_asked_for(package, question)
             if asked is not False:

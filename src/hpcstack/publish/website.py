@@ -140,7 +140,7 @@ def _describe_image(store: Store, entry: Entry) -> dict[str, Any]:
         artifact = None
     if artifact is None:
         nothing: dict[str, Any] = dict.fromkeys(("holds", "driver", "stand_in", "adopted"), "")
-        packages: dict[str, Any] = {"facts": [], "pip": [], "conda": [], "apt": []}
+        packages: dict[str, Any] = {"facts": [], "pip": [], "conda": [], "apt": [], "unlisted": []}
         return {**packages, **nothing, "base": "its image is gone", "image": ""}
 
     facts = list(artifact.facts.items())
@@ -154,6 +154,7 @@ def _describe_image(store: Store, entry: Entry) -> dict[str, Any]:
         "driver": f"{least} or newer" if least else "",
         "stand_in": artifact.stand_in,
         "adopted": artifact.adopted,
+        "unlisted": artifact.unlisted,
         "base": artifact.base,
         "image": str(artifact.image),
     }

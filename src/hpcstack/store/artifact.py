@@ -42,6 +42,8 @@ class Artifact:
     # what of the image's packages could not be listed: `/var/lib/rpm: the packages of rpm, ...`
     unlisted: list[str] = field(default_factory=list)
     other: dict[str, str] = field(default_factory=dict)  # {package of rpm's or apk's: version}
+    # {folder: {name: version}} of Python packages that the image's own python3 does not see
+    elsewhere: dict[str, dict[str, str]] = field(default_factory=dict)
     bundled: str = ""  # the base, where a bundle brought it: no registry vouches for that
 
     @property

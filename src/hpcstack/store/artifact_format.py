@@ -46,6 +46,7 @@ class _Artifact(Record):
     unconfined: Text = ""
     unlisted: list[Text] = Field(default_factory=list)
     other: dict[Plain, Plain] = Field(default_factory=dict)
+    elsewhere: dict[Plain, dict[Plain, Plain]] = Field(default_factory=dict)
 
 
 ARTIFACT = Format("hpcstack/artifact", 1, _Artifact)
@@ -58,7 +59,7 @@ def write_artifact(artifact: Artifact) -> str:
     others.
     """
     record = {name: value for name, value in asdict(artifact).items() if name != "folder"}
-    for name in ("slurm", "unlisted", "other"):
+    for name in ("slurm", "unlisted", "other", "elsewhere"):
         if not record[name]:
             del record[name]
     return json.dumps({"format": ARTIFACT.name, **record}, indent=1, sort_keys=True) + "\n"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.lookup import find_inode, read_content
 from hpcstack.squashfs.read import Squashfs
-from hpcstack.squashfs.walk import walk_paths
+from hpcstack.store.package_lists import MAX_METADATA, read_python_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,12 +24,9 @@ if TYPE_CHECKING:
     from hpcstack.squashfs.inode import Inode
     from hpcstack.store.artifact import Artifact
 
-MAX_METADATA = 4 << 20  # bytes; some have a readme in them
-METADATA = re.compile(rb"(?:.*/)?[^/]+\.(?:dist-info/METADATA|egg-info/PKG-INFO)")
 CLASSIFIER = "License :: "
 LONGEST_NAME = 100  # letters; what is longer is a licence's text
 MOST_NAMES = 50  # of one package
-MOST_FILES = 20_000  # of METADATA in one image
 DEP5 = re.compile(r"\AFormat:\s*https?://\S*copyright-format/1\.0/?\s*$", re.MULTILINE)
 SHORT_NAME = re.compile(r"^License:[ \t]*(\S.*)$", re.MULTILINE)
 
@@ -55,30 +52,20 @@ def _read_python(image: Squashfs, versions: Mapping[str, str]) -> dict[str, tupl
 
     Some bring others along in a folder of their own (`_vendor`): those are not what is installed.
     """
-    wanted = {_canonical(name): name for name in versions}
+    from packaging.utils import canonicalize_name
+
+    wanted = {canonicalize_name(name): name for name in versions}
     out: dict[str, tuple[str, ...]] = {}
-    read: set[int] = set()  # numbers of files: each is read once, whatever its names
-    for path in walk_paths(image) if wanted else ():
-        if not METADATA.fullmatch(path) or b"/_vendor/" in path:
+    for one in read_python_metadata(image) if wanted else ():
+        if one.text is None or "/_vendor" in one.folder:
             continue
-        if len(read) >= MOST_FILES:
-            break
-        found = find_inode(image, path.decode("utf-8", "surrogateescape"))
-        if found is None or found.number in read:
-            continue
-        read.add(found.number)
-        metadata = _read_inode(image, found)
-        fields = HeaderParser().parsestr(metadata.partition("\n\n")[0])
-        name = wanted.get(_canonical(fields.get("Name", "")))
+        fields = HeaderParser().parsestr(one.text.partition("\n\n")[0])
+        name = wanted.get(canonicalize_name(fields.get("Name", "")))
         if name and f"pypi:{name}" not in out and fields.get("Version") == versions[name]:
-            stated = parse_python_licences(metadata)
+            stated = parse_python_licences(one.text)
             if stated:
                 out[f"pypi:{name}"] = stated
     return out
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def parse_python_licences(metadata: str) -> tuple[str, ...]:

@@ -39,6 +39,12 @@ class Package:
     ecosystem: Ecosystem
     name: str
     version: str
+    folder: str = ""  # of a Python package that the image's own python3 does not see
+
+    @property
+    def where(self) -> str:
+        """Where it lies, in words, for behind its name; empty where that needs no word."""
+        return f" in {self.folder}" if self.folder else ""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,9 @@ def list_packages(artifact: Artifact) -> list[Package]:
     out = [Package("deb", name, version) for name, version in artifact.apt.items()]
     out += [Package("pypi", name, version) for name, version in artifact.pip.items()]
     out += [Package("conda", name, text.partition("=")[0]) for name, text in artifact.conda.items()]
+    out += [Package("other", name, version) for name, version in artifact.other.items()]
+    for folder, packages in artifact.elsewhere.items():
+        out += [Package("pypi", name, version, folder) for name, version in packages.items()]
     return sorted(out)
 
 
@@ -144,6 +153,8 @@ def compare_versions(ecosystem: Ecosystem, left: str, right: str) -> int | None:
         except ValueError:
             return None
 
+    if ecosystem == "other":
+        return None  # rpm and apk have orders of their own
     first, second = _parse_pypi(left), _parse_pypi(right)
     if first is None or second is None:
         return None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hpcstack.store.artifact import Artifact
 
 SPACE = uuid.UUID("6f1c3a52-7f0e-4c0a-9f63-3a0a0f2f6f50")  # of hpcstack's serial numbers
+OF_APK = ("alpine", "wolfi", "chainguard", "postmarketos")  # distributions, by their os-release
 
 
 def make_image_sbom(artifact: Artifact) -> str:
@@ -108,6 +109,12 @@ def _list_components(
     for name, version in artifact.pip.items():
         url = PackageURL("pypi", None, canonicalize_name(name), version)
         urls[url] = licences.get(f"pypi:{name}", ())
+    for found in artifact.elsewhere.values():
+        for name, version in found.items():
+            urls.setdefault(PackageURL("pypi", None, canonicalize_name(name), version), ())
+    kind = "apk" if distribution.name in OF_APK else "rpm"
+    for name, version in artifact.other.items():
+        urls[PackageURL(kind, distribution.name, name, version, qualifiers)] = ()
     for name, text in artifact.conda.items():
         version, _, build = text.partition("=")
         urls[PackageURL("conda", None, name, version, {"build": build})] = ()

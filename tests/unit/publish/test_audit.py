@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hpcstack.core.errors import AnswerIsNo
-from hpcstack.publish.audit import Audit, audit_images, explain_shut_gate, parse_status
+from hpcstack.publish.audit import Audit, audit_images, explain_shut_gate
 from hpcstack.publish.reports import require_proof
 from hpcstack.publish.website import render_pages
 from hpcstack.site.model import AuditSite, PolicySite
@@ -182,16 +182,6 @@ def test_debian_packages_are_looked_up_by_their_sources(tmp_path: Path) -> None:
     assert audit.unknown == []
     assert row["fixed"] in {one.fixed for one in audit.findings}
     assert {one.package.name for one in audit.findings} == {"libodd3"}
-
-
-def test_dpkgs_status_names_sources() -> None:
-    text = (
-        installed("a", "1", "s")
-        + installed("b", "2+b1", "t (2)")
-        + "Package: c\nStatus: install ok installed\nVersion: 3\nDescription: x\n Source: not this\n\n"
-        + "Package: gone\nStatus: deinstall ok config-files\nVersion: 4\n\nPackage: torn\n"
-    )
-    assert parse_status(text) == {"a": ("s", "1"), "b": ("t", "2"), "c": ("c", "3")}
 
 
 def old_urllib(place: Place) -> Artifact:
