@@ -242,3 +242,61 @@ def test_what_enroot_exported_is_taken_over(testbed: Testbed, place: Recipes) ->
         "adopted"
     ]
     assert lock["pip"]["einops"] == "0.8.1"
+
+
+FAILS = "#!/bin/sh\nexit 1\n"
+RECORD = json.dumps(
+    {
+        "id": "X-1",
+        "modified": "2026-01-01T00:00:00Z",
+        "affected": [{"package": {"ecosystem": "PyPI", "name": "nothing"}, "versions": ["1"]}],
+    }
+)
+OWN_RPM = b"SQLite format 3\0" + bytes(4096)  # that no rpm reads
+
+
+@pytest.fixture(scope="module")
+def blind(testbed: Testbed, place: Recipes, unpacked: Path) -> dict[str, Any]:
+    """The adoption of an image each of whose programs that list packages fails."""
+    testbed.give_bytes(place.folder / "rpmdb.sqlite", OWN_RPM)
+    testbed.give(f"{place.folder}/osv/X.json".removeprefix(f"{testbed.home}/"), RECORD)
+    if "audit:" not in place.render_site_text:
+        place.site(f"{place.render_site_text}audit: {{database: {place.folder}/osv}}\n")
+    script = """
+    cd "$1" && rm -rf tree && unsquashfs -quiet -no-progress -d tree "$2" >/dev/null
+    for program in dpkg-query python3 rpm; do
+        rm -f tree/usr/bin/$program
+        printf '%s' "$3" >tree/usr/bin/$program && chmod 755 tree/usr/bin/$program
+    done
+    mkdir -p tree/var/lib/rpm tree/lib/apk/db && cp rpmdb.sqlite tree/var/lib/rpm/
+    echo torn >tree/lib/apk/db/installed
+    mksquashfs tree blind.sqsh -quiet -no-progress -noappend -all-root -noI -noD -noF -noX >/dev/null && rm -rf tree
+    """
+    testbed.bash(script, str(place.folder), str(unpacked), FAILS)
+    done = place.run("adopt", str(place.folder / "blind.sqsh"), "--as", "blind/1", "--json")
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+@pytest.mark.parametrize("look", ["dpkg-query", "python3", "/var/lib/rpm", "/lib/apk/db/installed"])
+def test_a_look_that_failed_is_unknown_wherever_packages_are_shown(
+    testbed: Testbed, place: Recipes, blind: dict[str, Any], look: str
+) -> None:
+    lock = json.loads(testbed.run("cat", blind["lock"], check=True).stdout)["adopted"]
+    assert any(line.startswith(f"{look}: ") for line in lock["unknown"])
+
+    audit = json.loads(place.run("audit", "blind-1", "--json").stdout)
+    assert f"{look}: " in json.dumps(audit)
+
+    parts = json.loads(place.run("sbom", "blind-1").stdout)["metadata"]["component"]["properties"]
+    [stated] = [one["value"] for one in parts if one["name"] == "hpcstack:unlisted"]
+    assert stated.startswith("UNKNOWN: ")
+    assert f"{look}: " in stated
+
+    done = place.run("catalog", "-o", str(place.folder / "site"))
+    assert done.returncode == 0, done.stderr
+    read = 'cat "$1"/site/*.html; find "$1/modules" -name "1*.lua" -path "*/blind/*" | xargs cat'
+    shown = testbed.bash(read, str(place.folder)).stdout
+    assert shown.count("UNKNOWN, packages that could not be listed:") >= 2
+    assert shown.count(f"{look}: ") >= 2

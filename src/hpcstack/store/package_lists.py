@@ -225,12 +225,12 @@ def _list_rpm(image: Squashfs, unlisted: list[str], runner: Runner) -> dict[str,
                 f"{place}: the packages of rpm: the image's own rpm does not list them, and this "
                 "machine has none (install rpm)"
             )
-            return {}
+            break
         try:
             return _ask_rpm(image, folder, runner)
         except (Unreadable, OSError, ValueError) as error:
             unlisted.append(f"{place}: the packages of rpm, which cannot be listed: {error}")
-            return {}
+            break
     return {}
 
 
@@ -248,7 +248,8 @@ def _ask_rpm(image: Squashfs, folder: Inode, runner: Runner) -> dict[str, str]:
         argv = ["rpm", "--dbpath", name, "--query", "--all", "--queryformat", RPM_FORMAT]
         done = runner.output(argv, env={**os.environ, "HOME": name, "LC_ALL": "C"}, timeout=RPM_S)
     if done.status:
-        raise ValueError(f"rpm: {done.tail[-1] if done.tail else f'exit {done.status}'}")
+        said = done.tail[-1] if done.tail else f"exit {done.status}"
+        raise ValueError(f"rpm says: {said.replace(name, 'its folder')}")
     listed = parse_versions(done.stdout, "=")
     if not listed:
         raise ValueError("rpm finds no package in it")
@@ -264,13 +265,14 @@ def _list_apk(image: Squashfs, unlisted: list[str]) -> dict[str, str]:
         text = _read_optional(image, place)
         if text is None:
             unlisted.append(f"{place}: the packages of apk, which cannot be read")
-            continue
+            break
         for stanza in text.split("\n\n"):
             said = dict(line.split(":", 1) for line in stanza.split("\n") if line[1:2] == ":")
             if "P" in said and "V" in said:
                 out[UNSAFE.sub("?", said["P"])] = UNSAFE.sub("?", said["V"])
         if text.strip() and not out:
             unlisted.append(f"{place}: no package of apk can be told from it")
+        break  # the other place may be a link to this one
     return out
 
 
