@@ -244,6 +244,52 @@ def test_what_enroot_exported_is_taken_over(testbed: Testbed, place: Recipes) ->
     assert lock["pip"]["einops"] == "0.8.1"
 
 
+DEFINITION = """\
+Bootstrap: localimage
+From: base.sqsh
+%environment
+    export FOO=bar
+    . /opt/setup.sh
+%runscript
+    exec echo ran "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def sif(testbed: Testbed, place: Recipes) -> Path:
+    """A SIF as Apptainer builds one of a definition."""
+    testbed.give(f"{place.folder}/a.def".removeprefix(f"{testbed.home}/"), DEFINITION)
+    testbed.bash('cd "$1" && apptainer --quiet build --force a.sif a.def', str(place.folder))
+    return place.folder / "a.sif"
+
+
+@pytest.mark.apptainer
+def test_a_sif_is_adopted_with_its_variables(testbed: Testbed, place: Recipes, sif: Path) -> None:
+    done = place.run("adopt", str(sif), "--as", "sif/1", "--no-publish", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [one for one in document["unknown"] if "90-environment.sh" in one]
+    said = testbed.run("apptainer", "--quiet", "exec", document["image"], "printenv", "FOO")
+    assert said.stdout == "bar\n"
+
+
+@pytest.mark.apptainer
+def test_a_sif_is_imported_for_enroot_too(testbed: Testbed, place: Recipes, sif: Path) -> None:
+    output = place.folder / "of-a-sif.sqsh"
+    done = place.run("import", str(sif), "-o", str(output))
+    assert done.returncode == 0, done.stderr
+    script = 'cd "$1" && unsquashfs -quiet -no-progress -f -d out "$2" etc >/dev/null; cat out/etc/environment out/etc/rc'
+    said = testbed.bash(script, str(place.folder), str(output)).stdout
+    assert "\nFOO=bar\n" in f"\n{said}"
+    assert "exec /.singularity.d/runscript" in said
+    ran = testbed.run("apptainer", "--quiet", "run", str(output), "it")
+    assert ran.stdout == "ran it\n"
+
+    again = place.run("import", str(sif), "-o", str(output), "--platform", "linux/arm64", "--force")
+    assert again.returncode == 2
+    assert "is for linux/amd64" in again.stderr
+
+
 FAILS = "#!/bin/sh\nexit 1\n"
 RECORD = json.dumps(
     {

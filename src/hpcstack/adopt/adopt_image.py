@@ -32,6 +32,7 @@ from hpcstack.recipe.catalog import SUFFIX, Catalog, Recipe
 from hpcstack.recipe.fields import NAME, VERSION
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.store.package_lists import read_package_lists
+from hpcstack.store.sif import SIF_SUFFIX, extract_squashfs
 from hpcstack.store.store import LOCK
 from hpcstack.store.workspace import make_workspace
 
@@ -58,7 +59,7 @@ ENGINE = "builtin"
 class AdoptRequest:
     """What to adopt: SOURCE as NAME-VERSION, with its recipe in FOLDER.
 
-    SOURCE is a squashfs, or whatever `hpcstack import` takes. COMMANDS get wrappers in the module.
+    SOURCE is a squashfs, a SIF, or whatever `hpcstack import` takes. COMMANDS get wrappers in the module.
     """
 
     source: str
@@ -159,19 +160,16 @@ def _recipe_path(request: AdoptRequest, catalog: Catalog) -> Path:
 def _find_image(source: str, work: Path, bench: Workbench) -> tuple[str, Path]:
     """Return (SOURCE in words, the squashfs that it is, or is imported to in the folder WORK)."""
     path = Path(source).expanduser()
-    if path.suffix == ".sif":
-        raise InputError(
-            f"{source} is a SIF",
-            f"take its squashfs out: apptainer sif list {source} names the number N of the FS, "
-            f"then apptainer sif dump N {source} > image.sqsh",
-            page="adopt-an-image",
-        )
+    if path.suffix == SIF_SUFFIX and path.is_file():
+        image = work / "extracted.sqsh"
+        extract_squashfs(path, image, bench.runner)
+        return str(path.absolute()), image
     if path.is_file() and path.suffix != ".tar":
         return str(path.absolute()), path.absolute()
-    if path.suffix in (".sqsh", ".squashfs"):
+    if path.suffix in (".sqsh", ".squashfs", SIF_SUFFIX):
         raise InputError(
             f"{source} does not exist",
-            "name a squashfs, or an image as hpcstack import takes it",
+            "name a squashfs, a SIF, or an image as hpcstack import takes it",
             page="adopt-an-image",
         )
     imported = import_image(source, find_host_platform(), work / "imported.sqsh", bench)

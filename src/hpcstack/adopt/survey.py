@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from hpcstack.core.characters import VARIABLE
-from hpcstack.core.errors import InputError
+from hpcstack.core.errors import InputError, format_count
 from hpcstack.core.untrusted import UNSAFE, UNSAFE_IN_WORDS
 from hpcstack.recipe.model import Base
+from hpcstack.render.steps import HOME
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.lookup import find_inode, read_content
 from hpcstack.squashfs.read import Squashfs
@@ -30,6 +31,10 @@ MAX_VALUES = 2000  # variables, or labels
 MACHINE_OFFSET = 18
 PLATFORMS = {0x3E: "linux/amd64", 0xB7: "linux/arm64"}
 SHELLS = ("/bin/sh", "/bin/bash", "/usr/bin/env")
+# What Apptainer sources of an image for its variables: Docker's, and a definition's %environment.
+OF_DOCKER = "/.singularity.d/env/10-docker2singularity.sh"
+OF_DEFINITION = "/.singularity.d/env/90-environment.sh"
+OWN_LINE = f". {HOME}/compat.sh"  # which hpcstack writes there, and writes again
 BASE_LABEL = "org.opencontainers.image.base.name"  # OCI image-spec, annotations.md
 # Enroot writes an image's labels as comments before its /etc/rc (NVIDIA/enroot src/docker.sh,
 # docker::configure).
@@ -93,14 +98,25 @@ def _survey_open(image: Squashfs, programs: tuple[str, ...]) -> Survey:
     rc = _read_text(image, "/etc/rc")
     started = read_rc(rc)
     environment = read_environment(_read_text(image, "/etc/environment"))
+    scripts = [OF_DEFINITION]
     if started is None:
         # No image of Enroot's: there /etc/environment is the distribution's own, for logins.
-        script = _read_text(image, "/.singularity.d/env/10-docker2singularity.sh")
-        exported, computed = read_exports(script)
-        unquoted = {name: value.strip("\"'") for name, value in environment.items()}
-        environment = exported or unquoted
-        if computed:
-            unknown.append(f"the variables {', '.join(computed)}: a script computes their values")
+        environment = {name: value.strip("\"'") for name, value in environment.items()}
+        scripts.insert(0, OF_DOCKER)
+    exported = Exports()
+    for script in scripts:
+        found = read_exports(_read_text(image, script))
+        exported.values.update(found.values)
+        exported.computed += found.computed
+        if found.others:
+            lines = format_count(found.others, "line")
+            unknown.append(f"what {script} does beside exporting values: {lines}")
+    if started is None and exported.values:
+        environment = exported.values
+    environment = {**environment, **exported.values}
+    if exported.computed:
+        names = ", ".join(exported.computed)
+        unknown.append(f"the variables {names}: a script computes their values")
     if not environment:
         unknown.append("its variables: it has no /etc/environment, where Enroot keeps them")
 
@@ -188,27 +204,53 @@ def read_environment(text: str) -> dict[str, str]:
     return dict(list(found.items())[:MAX_VALUES])
 
 
-def read_exports(text: str) -> tuple[dict[str, str], list[str]]:
-    """Return the variables that Apptainer's own script sets for an image, and those it computes.
+@dataclass
+class Exports:
+    """What a script of Apptainer's sets: values, names whose values it computes, other lines."""
 
-    The script has `export NAME="${NAME:-"VALUE"}"`, or plainly `export NAME="VALUE"`. Of a variable
-    whose value is computed, only the name is returned.
+    values: dict[str, str] = field(default_factory=dict)
+    computed: list[str] = field(default_factory=list)
+    others: int = 0
+
+
+def read_exports(text: str) -> Exports:
+    """Return the variables that TEXT, a script of Apptainer's for an image, exports.
+
+    Apptainer itself writes `export NAME="${NAME:-"VALUE"}"`, and people write
+    `export NAME=VALUE` in a definition's %environment. Any other line is counted.
     """
-    found = {}
-    computed = []
+    out = Exports()
     for line in text.splitlines()[:MAX_VALUES]:
-        match = EXPORT.fullmatch(line)
-        if not match:
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#") or stripped == OWN_LINE:
             continue
-        name, value = match[1], match[2]
-        if value.startswith(f"${{{name}:-"):
-            value = value.removeprefix(f"${{{name}:-").removesuffix("}")
-            value = value.removeprefix('"').removesuffix('"')
-        if UNSAFE.search(value) or "$" in value or "`" in value:
-            computed.append(name)
+        match = EXPORT.fullmatch(stripped)
+        if match and match[2].startswith(f"${{{match[1]}:-"):
+            value = match[2].removeprefix(f"${{{match[1]}:-").removesuffix("}")
+            pairs = [(match[1], value.removeprefix('"').removesuffix('"'))]
         else:
-            found[name] = value
-    return found, computed
+            pairs = _split_export(stripped)
+        if not pairs:
+            out.others += 1
+        for name, value in pairs:
+            if UNSAFE.search(value) or "$" in value or "`" in value:
+                out.computed.append(name)
+            else:
+                out.values[name] = value
+    return out
+
+
+def _split_export(line: str) -> list[tuple[str, str]]:
+    """Return (name, value) of each assignment in LINE; none where it is no plain `export`."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:
+        return []
+    pairs = [word.partition("=") for word in words[1:]]
+    is_plain = words[:1] == ["export"] and all(
+        sign and VARIABLE.fullmatch(name) for name, sign, _ in pairs
+    )
+    return [(name, value) for name, _, value in pairs] if is_plain else []
 
 
 def read_labels(rc: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcstack.adopt.survey import (
+    Exports,
     find_base,
     read_environment,
     read_exports,
@@ -19,7 +20,7 @@ from hpcstack.adopt.survey import (
     survey_image,
 )
 from hpcstack.core.errors import InputError
-from hpcstack.oci.metadata import render_entrypoint, render_exports
+from hpcstack.oci.metadata import render_entrypoint
 
 # As Enroot 4.1.2 writes it for NVIDIA's image (src/docker.sh, docker::configure).
 ENROOT_RC = """\
@@ -98,10 +99,16 @@ def test_apptainers_own_script_is_read() -> None:
         '#!/bin/sh\nexport PATH="/opt/bin:/bin"\nexport LC_ALL="${LC_ALL:-"C.UTF-8"}"\nexport '
         'X="${X:-"$(id)"}"\n'
     )
-    assert read_exports(text) == ({"PATH": "/opt/bin:/bin", "LC_ALL": "C.UTF-8"}, ["X"])
-    assert read_exports(render_exports({"PATH": "$(id)"})) == ({}, []), (
-        "hpcstack's own are read from /etc/environment"
+    assert read_exports(text) == Exports({"PATH": "/opt/bin:/bin", "LC_ALL": "C.UTF-8"}, ["X"])
+
+
+def test_a_definitions_own_environment_is_read_and_other_lines_are_counted() -> None:
+    text = (
+        "#!/bin/sh\n# a comment\n\n    export A=b C='d e'\nexport PATH=/opt/bin:/bin  # mine\n"
+        "export HERE=$HOME/x\nPLAIN=1\nexport A\n. /opt/setup.sh\nexport B='open\n"
     )
+    values = {"A": "b", "C": "d e", "PATH": "/opt/bin:/bin"}
+    assert read_exports(text) == Exports(values, ["HERE"], others=4)
 
 
 def test_long_labels_take_no_time() -> None:

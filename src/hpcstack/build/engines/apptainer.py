@@ -32,8 +32,8 @@ from hpcstack.build.engines.enclosure import NoEnclosure, supervise_command
 from hpcstack.build.engines.machine import explain_refused_enclosure
 from hpcstack.build.engines.overlay import Layered
 from hpcstack.core.errors import BuildError, InputError
-from hpcstack.core.files import copy_range
 from hpcstack.core.process import Completed, Runner
+from hpcstack.store.sif import extract_squashfs
 
 # mksquashfs's options for each value of build.compression.
 LEVEL = {
@@ -42,10 +42,6 @@ LEVEL = {
     "xz": "-comp xz",
     "lz4": "-comp lz4",
 }
-# In what `apptainer sif info` and `apptainer sif list` print.
-OFFSET = re.compile(r"Offset:\s*(\d+)")
-SIZE = re.compile(r"Size:\s*(\d+)")
-PARTITION = re.compile(r"^(\d+)\s*\|.*\|FS \(Squashfs/\*System/", re.MULTILINE)
 
 
 def build_argv(job: Job, sif: Path) -> list[str]:
@@ -109,17 +105,6 @@ def without_settings(argv: list[str], env: dict[str, str]) -> list[str]:
         if name.startswith(("APPTAINER", "SINGULARITY")) and name not in env
     ]
     return ["env", *(f"--unset={name}" for name in sorted(own)), *argv]
-
-
-def find_system_partition(listing: str) -> str:
-    """Return the id of the system partition in LISTING, what `apptainer sif list` prints.
-
-    Raise ValueError where it has none.
-    """
-    match = PARTITION.search(listing)
-    if not match:
-        raise ValueError(f"no system partition in: {listing[:400]}")
-    return match[1]
 
 
 def prepare_home(job: Job) -> Path:
@@ -196,29 +181,16 @@ class ApptainerEngine:
         )
         require_success(done)
 
-        listing = runner.output(["apptainer", "sif", "list", str(sif)])
-        require_success(listing)
-        self._extract(sif, find_system_partition(listing.stdout), job, runner)
-
-    def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
-        return LAYERED.run_inside(script, folder, job, runner)
-
-    def _extract(self, sif: Path, number: str, job: Job, runner: Runner) -> None:
-        """Copy the partition NUMBER of SIF to the output of JOB, byte by byte."""
-        info = runner.output(["apptainer", "sif", "info", number, str(sif)])
-        require_success(info)
-        offset = OFFSET.search(info.stdout)
-        size = SIZE.search(info.stdout)
-        if not offset or not size:
-            raise ProgramFailed(Completed(info.argv, 1, info.tail))
-
-        copy_range(sif, job.output, int(offset[1]), int(size[1]))
+        extract_squashfs(sif, job.output, runner)
         with job.output.open("r+b") as file:
             # `apptainer build` overrides mksquashfs's -mkfs-time, so the superblock's time is set
             # here.
             file.seek(8)
             file.write(struct.pack("<I", EPOCH))
         sif.unlink()
+
+    def run_inside(self, script: str, folder: Path, job: Job, runner: Runner) -> Completed:
+        return LAYERED.run_inside(script, folder, job, runner)
 
 
 ENGINE = ApptainerEngine()
