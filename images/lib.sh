@@ -55,6 +55,7 @@ hpcstack_dpkg() {
 # NAME==VERSION of Python's packages. Python's own list takes a fifth of the time of pip's, which is asked where that has
 # failed. A list that cannot be had must fail the step: an empty one would guard nothing. A package whose METADATA cannot
 # be read stands there by its folder's name, and $1 gets a line that says so.
+# shellcheck disable=SC2119,SC2120  # hpcstack_list gives it an argument
 hpcstack_python_packages() { # [FILE]
     command -v python3 >/dev/null || return 0
     if python3 - "${1:-/dev/null}" <<'PYTHON'; then return 0; fi
@@ -90,22 +91,33 @@ PYTHON
     python3 -m pip list --format=freeze
 }
 
+# grep, for which no such line is no failure.
+hpcstack_grep() { # ARGUMENTS
+    grep "$@" || [ $? -eq 1 ]
+}
+
 hpcstack_packages() {
     local listed
-    listed=$(hpcstack_python_packages) || return 1
-    printf '%s\n' "$listed" | grep -iE "$HPCSTACK_GUARDED_PIP" | sed 's/^/pip /' || true
+    listed=$(hpcstack_python_packages /dev/null) || return 1
+    printf '%s\n' "$listed" | hpcstack_grep -iE "$HPCSTACK_GUARDED_PIP" | sed 's/^/pip /'
     if command -v dpkg-query >/dev/null; then
-        hpcstack_dpkg | grep -E "$HPCSTACK_GUARDED_APT" | sed 's/^/apt /' || true
+        listed=$(hpcstack_dpkg) || return 1
+        printf '%s\n' "$listed" | hpcstack_grep -E "$HPCSTACK_GUARDED_APT" | sed 's/^/apt /'
     fi
 }
 
-# The image's own tree. What is mounted into it for the build is the machine's: an engine may bind /tmp or a home.
+# The image's own tree. What is mounted into it for the build is the machine's: an engine may bind /tmp or a home. Where find
+# cannot look, the log says so: a builder with one user id does not see all that others own.
 hpcstack_find() { # EXPRESSION of find
     local point mounted=()
     while read -r _ _ _ _ point _; do
         [ "$point" = / ] || mounted+=(-path "$point" -o)
     done </proc/self/mountinfo
-    find / -xdev \( "${mounted[@]}" -path /proc \) -prune -o "$@" 2>/dev/null || true
+    find / -xdev \( "${mounted[@]}" -path /proc \) -prune -o "$@" || hpcstack_not_all_seen /
+}
+
+hpcstack_not_all_seen() { # PLACE
+    printf 'not all of %s could be looked at: see what find says above\n' "$1" >&2
 }
 
 # "file PATH SHA256" of what NVIDIA's packages are made of. A file whose size, times and number have not changed is not
@@ -115,7 +127,7 @@ hpcstack_libraries() {
     touch "$known"
     hpcstack_find ! -path '/opt/hpcstack/*' -type f \( "${HPCSTACK_GUARDED_FILES[@]}" \) -printf '%s:%i:%T@:%C@\t%p\n' |
         LC_ALL=C sort >"$found"
-    { grep -vxFf <(cut -f1,2 "$known") "$found" || true; } | cut -f2 | tr '\n' '\0' |
+    hpcstack_grep -vxFf <(cut -f1,2 "$known") "$found" | cut -f2 | tr '\n' '\0' |
         xargs -0 -r -P 4 -n 4 sha256sum >"$found.sums"
     awk -F '\t' -v sums="$found.sums" '
         BEGIN { while ((getline line < sums) > 0) { sum[substr(line, 67)] = substr(line, 1, 64) } }
@@ -136,7 +148,7 @@ hpcstack_guard() {
         hpcstack_packages >"$HPCSTACK_WORK/unsorted" # not `a && b`: there a failure is looked over
         if [ "${HPCSTACK_SEES_FILES:-}" != yes ]; then hpcstack_libraries >>"$HPCSTACK_WORK/unsorted"; fi
     fi
-    { grep -vE "$HPCSTACK_ALLOWED" "$HPCSTACK_WORK/unsorted" || true; } | sort >"$HPCSTACK_WORK/before"
+    hpcstack_grep -vE "$HPCSTACK_ALLOWED" "$HPCSTACK_WORK/unsorted" | sort >"$HPCSTACK_WORK/before"
     sed -n 's/^pip //p' "$HPCSTACK_WORK/before" >"$HPCSTACK_CONSTRAINT"
 }
 
@@ -146,7 +158,7 @@ hpcstack_guard_check() {
     hpcstack_packages >"$HPCSTACK_WORK/unsorted"
     if [ "${HPCSTACK_SEES_FILES:-}" != yes ]; then hpcstack_libraries >>"$HPCSTACK_WORK/unsorted"; fi
     cp "$HPCSTACK_WORK/unsorted" "$HPCSTACK_LEFT"
-    { grep -vE "$HPCSTACK_ALLOWED" "$HPCSTACK_WORK/unsorted" || true; } | sort >"$HPCSTACK_WORK/after"
+    hpcstack_grep -vE "$HPCSTACK_ALLOWED" "$HPCSTACK_WORK/unsorted" | sort >"$HPCSTACK_WORK/after"
     hpcstack_lost
 }
 
@@ -154,7 +166,9 @@ hpcstack_guard_check() {
 hpcstack_guard_sums() { # PLACES
     local place
     while IFS= read -r -d '' place; do
-        find "$place" -xdev ! -path '/opt/hpcstack/*' -type f \( "${HPCSTACK_GUARDED_FILES[@]}" \) -print0 2>/dev/null || true
+        if [ ! -e "$place" ]; then continue; fi # the step has removed it
+        find "$place" -xdev ! -path '/opt/hpcstack/*' -type f \( "${HPCSTACK_GUARDED_FILES[@]}" \) -print0 ||
+            hpcstack_not_all_seen "$place"
     done <"$1" | xargs -0 -r -P 4 -n 4 sha256sum | sed -E 's/^\\?([0-9a-f]{64})  (.*)$/file \2 \1/' | sort
 }
 
@@ -172,7 +186,7 @@ hpcstack_lost() {
 
 # What the base brings of packages that pip must not replace, for --constraint. No file is read for it.
 hpcstack_constrain() {
-    hpcstack_packages | { grep -vE "$HPCSTACK_ALLOWED" || true; } | sed -n 's/^pip //p' | sort >"$HPCSTACK_CONSTRAINT"
+    hpcstack_packages | hpcstack_grep -vE "$HPCSTACK_ALLOWED" | sed -n 's/^pip //p' | sort >"$HPCSTACK_CONSTRAINT"
 }
 
 # What extensions are compiled against must be the base's, and no index has NVIDIA's torch. Build environments, which see
@@ -183,7 +197,7 @@ HPCSTACK_AGAINST=$HPCSTACK_WORK/built-against.txt
 
 hpcstack_offer_base_to_builds() {
     mkdir -p "$HPCSTACK_OF_BASE"
-    grep -iE "$HPCSTACK_BUILT_AGAINST" "$HPCSTACK_CONSTRAINT" >"$HPCSTACK_AGAINST" || true
+    hpcstack_grep -iE "$HPCSTACK_BUILT_AGAINST" "$HPCSTACK_CONSTRAINT" >"$HPCSTACK_AGAINST"
     if [ ! -s "$HPCSTACK_AGAINST" ]; then return 0; fi
     python3 - "$HPCSTACK_AGAINST" "$HPCSTACK_OF_BASE" <<'PYTHON'
 import os
@@ -412,11 +426,11 @@ hpcstack_finish() {
     rm -f /var/cache/ldconfig/aux-cache /var/cache/debconf/*-old /var/lib/dpkg/*-old /etc/*- /root/.bash_history
     # Pyxis and Enroot refuse an image with device nodes. Where /dev is mounted it is the machine's own: hands off.
     if [ "$(stat -c %d /dev)" = "$(stat -c %d /)" ]; then
-        find /dev -mindepth 1 -xdev -type b,c -delete 2>/dev/null || true
+        find /dev -mindepth 1 -xdev -type b,c -delete || echo 'device nodes stay in the image: Pyxis and Enroot refuse it'
     fi
     # An engine with layers does it in each of them.
     [ "${HPCSTACK_LAYERS:-}" != yes ] || return 0
     # lib.sh came into the image when the build began.
     hpcstack_find \( -newer /opt/hpcstack/build/lib.sh -o -path '/opt/hpcstack*' \) -print0 |
-        xargs -0 -r touch -h -d "@$SOURCE_DATE_EPOCH" 2>/dev/null || true
+        xargs -0 -r touch -h -d "@$SOURCE_DATE_EPOCH" || echo 'some times stay: another build gives other bytes'
 }

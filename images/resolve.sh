@@ -33,7 +33,8 @@ hpcstack_resolve_pip() {
         more=(--constraint "$HPCSTACK_WORK/constraints.txt")
     fi
     hpcstack_leave_out_dead_indexes
-    sed 1d "$HPCSTACK_INDEXES" >"$answers/left-out.txt" 2>/dev/null || true
+    : >"$answers/left-out.txt"
+    if [ -s "$HPCSTACK_INDEXES" ]; then sed 1d "$HPCSTACK_INDEXES" >"$answers/left-out.txt"; fi
     if ! python3 -m pip install --help | grep -e --report >/dev/null; then
         # Older than 22.2: a newer pip does the asking, and is gone afterwards.
         python3 -m pip install --quiet --target "$HPCSTACK_WORK/pip" 'pip>=23,<25'
@@ -74,7 +75,7 @@ hpcstack_resolve_apt() {
     mkdir -p "$lists/partial" "$HPCSTACK_WORK/archives/partial"
     # What is to stay as it was locked, after the base's own preferences.
     {
-        cat /etc/apt/preferences 2>/dev/null || true
+        if [ -e /etc/apt/preferences ]; then cat /etc/apt/preferences; fi
         printf '\n\n' # records end with an empty line, and the base's last one may lack it
         cat "$want/apt-preferences"
     } >"$HPCSTACK_WORK/preferences"
