@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from hpcstack.core.quote import quote_lua, quote_tcl
 from hpcstack.recipe.model import Setting
-from hpcstack.recipe.module_values import explain_change
 from support.modules import system
 
 VARIABLE = "HPCSTACK_TEST_VALUE"
@@ -70,5 +69,5 @@ def test_what_is_taken_is_not_changed(tmp_path: Path, value: str, how: str) -> N
     write_modulefiles(tmp_path, setting)
 
     found = {which: load(which, tmp_path) for which in ("lmod", "emodules")}
-    if not explain_change(setting):
+    if not setting.explain_change_by_modules():
         assert found == {"lmod": value, "emodules": value}

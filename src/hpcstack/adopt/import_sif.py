@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcstack.adopt.survey import survey_image
+from hpcstack.build.base import import_image
 from hpcstack.core.errors import InputError
 from hpcstack.core.files import digest_of
 from hpcstack.core.outputs import new_file
@@ -27,7 +28,7 @@ from hpcstack.oci.metadata import (
     render_environment,
 )
 from hpcstack.oci.pack import read_back
-from hpcstack.store.sif import extract_squashfs
+from hpcstack.store.sif import SIF_SUFFIX, extract_squashfs
 from hpcstack.store.workspace import make_workspace
 
 if TYPE_CHECKING:
@@ -35,6 +36,15 @@ if TYPE_CHECKING:
 
 PIECE = 1 << 20
 NEEDED_BYTES = 1 << 30  # of room for the squashfs of the SIF
+
+
+def import_any(
+    text: str, platform: str, output: Path | None, bench: Workbench, *, force: bool = False
+) -> Imported:
+    """Import what TEXT names, a SIF or what `import_image` takes."""
+    if text.endswith(SIF_SUFFIX) and Path(text).is_file():
+        return import_sif(Path(text), platform, output, bench, force=force)
+    return import_image(text, platform, output, bench, force=force)
 
 
 def import_sif(

@@ -17,7 +17,7 @@ from hpcstack.core.characters import CONTROL, VARIABLE
 from hpcstack.core.errors import InputError, MissingToolError
 from hpcstack.core.files import read_text
 from hpcstack.recipe.model import Setting
-from hpcstack.recipe.module_values import explain_change, normalize_part
+from hpcstack.recipe.module_values import normalize_part
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,7 +136,7 @@ def _read_acts(path: Path, text: str) -> LuaModule:
 def _is_setting(value: dict[str, object]) -> bool:
     """Return whether a recipe's `module.environment` takes VALUE."""
     try:
-        return not explain_change(Setting.model_validate(value))
+        return not Setting.model_validate(value).explain_change_by_modules()
     except ValidationError:
         return False
 

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcstack.build.job import read_log
+from hpcstack.build.job import MAX_LOG, read_log
 from hpcstack.site.logins import redact_logins
 
 if TYPE_CHECKING:
@@ -21,6 +21,24 @@ HARDLY = 64 << 20  # bytes: a disk with less free space counts as full
 # What images/lib.sh writes into the log.
 MARK = re.compile(r"^== hpcstack (step|failed in step|command|status|lost) (.*)$")
 STEP_BEGUN = re.compile(r"^== hpcstack step (.*)$", re.MULTILINE)
+# Lines that end a step. A compiler names a place, and what follows is a consequence: the first such
+# line counts. Of the others, the last does.
+OF_COMPILER = re.compile(
+    r"^\S+:\d+(?::\d+)?: (?:fatal )?error: "  # GCC, Clang
+    r"|^\S+\(\d+\): error: "  # nvcc
+    r"|: undefined reference to "
+    r"|^\S*ld: (?:error|cannot find)"
+    r"|^CMake Error at \S+:\d+"
+)
+ENDS_STEP = re.compile(
+    r"^(?:E|ERROR|Error|error|fatal|FATAL|FAILED|CRITICAL): "
+    r"|^(?:\S*/)?\S+: (?:line \d+: )?.*: (?:command )?not found$"
+    r"|: No such file or directory$|: Permission denied$|: No space left on device$"
+    r"|^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)(?:: |$)"
+    r"|(?:^|: )Killed$|Segmentation fault"
+)
+OF_PIP = re.compile(r"^\s*(?:×|╰─>|│|note:|hint:)")  # pip's drawing around what another has said
+LONGEST = 300  # characters of a line in a message
 
 
 @dataclass(frozen=True)
@@ -70,6 +88,15 @@ def explain_failure(
         how = f"\n  > {failed.command()}  (exit {failed.status})"
 
     lines = [redact_logins(line, site) for line in failed.tail if not MARK.match(line)]
+    ended_by = find_ending_line(text)
+    if ended_by:
+        number, said = ended_by
+        shown = redact_logins(said, site)
+        lines = [line for line in lines if line.strip() != shown]
+        # of a log that is too long to be read at once, lines in the middle are not counted
+        is_whole = log.stat().st_size <= MAX_LOG
+        place = f"line {number} of the log" if is_whole else "the log has"
+        lines.insert(0, f"{place}: {shown[:LONGEST]}")
     lines += [f"{name} came with {by}" for name, by in _find_requirements(text).items()]
 
     # A full disk makes tools fail in many ways, so it is the first suspect.
@@ -81,6 +108,26 @@ def explain_failure(
         advice = advice.replace("STACK", lock.stack)
         page = known.page
     return LoggedFailure(where, how, tuple(lines), f"{advice}the whole log is {kept}", page)
+
+
+def find_ending_line(log: str) -> tuple[int, str] | None:
+    """Return (its number, the line) of the line in LOG that says why its last step has ended.
+
+    None where no line of the step has a form that is known.
+    """
+    lines = log.splitlines()
+    begun = [number for number, line in enumerate(lines) if STEP_BEGUN.match(line)]
+    last: tuple[int, str] | None = None
+    for number, line in enumerate(lines[begun[-1] + 1 :] if begun else lines, 1):
+        place = number + (begun[-1] + 1 if begun else 0)
+        text = line.strip()
+        if MARK.match(line) or OF_PIP.match(line):
+            continue
+        if OF_COMPILER.search(text):
+            return place, text
+        if ENDS_STEP.search(text):
+            last = place, text
+    return last
 
 
 def _advise_on_full_disk(folder: Path) -> str:

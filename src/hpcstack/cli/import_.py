@@ -47,16 +47,10 @@ def command(
     IMAGE is an image in a registry, such as nvcr.io/nvidia/pytorch:24.11-py3, or oci:FOLDER,
     oci-archive:FILE, docker-archive:FILE or docker-daemon:NAME; or a SIF.
     """
-    from hpcstack.adopt.import_sif import import_sif
-    from hpcstack.build.base import import_image
-    from hpcstack.store.sif import SIF_SUFFIX
+    from hpcstack.adopt.import_sif import import_any
 
     with show_progress(f"importing {image}", events) as progress:
-        bench = session.workbench(progress)
-        if image.endswith(SIF_SUFFIX) and Path(image).is_file():
-            done = import_sif(Path(image), platform, output, bench, force=force)
-        else:
-            done = import_image(image, platform, output, bench, force=force)
+        done = import_any(image, platform, output, session.workbench(progress), force=force)
     document = {
         "path": str(done.path),
         "size": done.size,

@@ -28,7 +28,7 @@ from hpcstack.recipe.fields import (
     Part,
     Value,
 )
-from hpcstack.recipe.module_values import explain_change
+from hpcstack.recipe.module_values import explain_changed_part, explain_changed_value
 from hpcstack.recipe.own_checks import OF_SITE, OF_STACK, OwnCheck, check_unique_names
 from hpcstack.recipe.packages import File, Packages, Run
 from hpcstack_smoke.select import FAMILIES, GROUPS, list_names
@@ -158,6 +158,12 @@ class Setting(Model):
             return self.set
         return as_it_is(self)
 
+    def explain_change_by_modules(self) -> str:
+        """Return what a module system would make of it, in words; empty if it stays as it is."""
+        if self.set is not None:
+            return explain_changed_value(self.set)
+        return explain_changed_part((*self.prepend, *self.append), self.separator)
+
     def value(self, had: str | None) -> str:
         """Return the variable's value, where the base HAD one (None: it had none)."""
         if self.set is not None:
@@ -218,8 +224,7 @@ class ModuleSpec(Model):
                 raise ValueError(f"{name!r} is not a variable's name")
             if name.startswith("HPCSTACK_"):
                 raise ValueError(f"{name} is reserved: HPCSTACK_ variables are hpcstack's own")
-            change = explain_change(environment[name])
-            if change:
+            if change := environment[name].explain_change_by_modules():
                 raise ValueError(f"{name}: {change}")
         return environment
 

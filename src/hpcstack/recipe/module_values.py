@@ -3,8 +3,6 @@
 A value that one of them changes is another on the next cluster, and publishing would find it only
 after a build. So a recipe with one is refused. What is known here was seen with Lmod 8.6.19 and
 Environment Modules 5.2: tests/integration/test_module_values.py asks the installed ones.
-
-Tested in tests/unit/recipe/test_module_values.py.
 """
 
 from __future__ import annotations
@@ -13,22 +11,27 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpcstack.recipe.model import Setting
+    from collections.abc import Iterable
 
 HOME = re.compile(r"(?:^|:)~")  # Environment Modules writes a home in its place, wherever it is
 AT_HOME = "Environment Modules writes a home directory for ~"
 
 
-def explain_change(setting: Setting) -> str:
-    """Return what a module system would make of SETTING, in words; empty if it stays as it is."""
-    if setting.set is not None:
-        return f"{AT_HOME}: {setting.set}" if HOME.search(setting.set) else ""
+def explain_changed_value(value: str) -> str:
+    """Return what a module system makes of VALUE of a variable; empty if it stays as it is."""
+    return f"{AT_HOME}: {value}" if HOME.search(value) else ""
 
-    for part in (*setting.prepend, *setting.append):
+
+def explain_changed_part(parts: Iterable[str], separator: str) -> str:
+    """Return what a module system makes of one of PARTS of a variable that SEPARATOR stands between.
+
+    Empty if all stay as they are.
+    """
+    for part in parts:
         if HOME.search(part):
             return f"{AT_HOME}: {part}"
-        if setting.separator in part:
-            return f"the part {part} has the separator {setting.separator!r} in it: name two parts"
+        if separator in part:
+            return f"the part {part} has the separator {separator!r} in it: name two parts"
         normal = normalize_part(part)
         if normal != part:
             return (

@@ -4,8 +4,6 @@ A packer that reads a tar looks for each name in a list of all names of its fold
 one folder take tar2sqfs two minutes, and in the order of a hash half an hour. So the packer gets
 such a folder in shards, which are folders in it. When it is done, the tables of its squashfs are
 written anew, and the folder has all names itself. The data stay as they are.
-
-Tested in tests/unit/squashfs/test_shards.py.
 """
 
 from __future__ import annotations
@@ -16,9 +14,8 @@ from typing import TYPE_CHECKING
 from hpcstack.squashfs.copy import write_all
 from hpcstack.squashfs.inode import DIR, DirectoryEntry
 from hpcstack.squashfs.read import Squashfs
-from hpcstack.squashfs.splice import PADDED, make_tables
-from hpcstack.squashfs.tree import Folder, Merged, open_folder
-from hpcstack.squashfs.write import Writer
+from hpcstack.squashfs.tree import Folder, Merged, open_tree_folder
+from hpcstack.squashfs.write import PADDED, Writer, make_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -112,7 +109,7 @@ def _open_path(image: Squashfs, root: Folder, names: list[bytes]) -> Folder:
     for name in names:
         below = folder.children[name]
         if isinstance(below, DirectoryEntry):
-            below = folder.children[name] = open_folder(image, below.reference)
+            below = folder.children[name] = open_tree_folder(image, below.reference)
         assert isinstance(below, Folder)
         folder = below
     return folder
@@ -121,11 +118,11 @@ def _open_path(image: Squashfs, root: Folder, names: list[bytes]) -> Folder:
 def _join_folder(image: Squashfs, folder: Folder) -> None:
     """Move what lies in the shards of FOLDER into it."""
     prefix = PREFIX.encode()
-    shards = [name for name in folder.children if name.startswith(prefix)]
-    for name in shards:
-        shard = folder.children.pop(name)
+    names = [name for name in folder.children if name.startswith(prefix)]
+    shards = [folder.children.pop(name) for name in names]  # a name in one may be another's
+    for shard in shards:
         assert isinstance(shard, DirectoryEntry)
-        for below, entry in image.listing(image.inode(shard.reference)).items():
+        for name, entry in image.listing(image.inode(shard.reference)).items():
             # A folder's inode names the folder above it: it is written anew, too.
             is_folder = entry.kind == DIR
-            folder.children[below] = open_folder(image, entry.reference) if is_folder else entry
+            folder.children[name] = open_tree_folder(image, entry.reference) if is_folder else entry

@@ -21,25 +21,23 @@ import hashlib
 import json
 import os
 import re
-import struct
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from hpcstack.squashfs.codec import METADATA, Unreadable
+from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.copy import copy_bytes, write_all
 from hpcstack.squashfs.inode import STORED
 from hpcstack.squashfs.kept import HEAD, Keeping
-from hpcstack.squashfs.read import NO_XATTRS, NOWHERE, Squashfs, Superblock
+from hpcstack.squashfs.read import Squashfs, Superblock
 from hpcstack.squashfs.table import explain_damage
 from hpcstack.squashfs.tree import Merged
-from hpcstack.squashfs.write import Writer, pack_block
+from hpcstack.squashfs.write import PADDED, Writer, make_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-PADDED = 4096  # a file is padded to a multiple of this, which loop devices want
 MARK = b"hpcstack-splice\n"  # begins the padding of a spliced file
 # An image is packed anew if it would be spliced more often than this, or if more than this fraction
 # of the base's data would be dead.
@@ -239,64 +237,3 @@ def _pad(about: Spliced, used: int) -> bytes:
     """Return the padding of a file that has USED bytes, with ABOUT in it."""
     text = MARK + json.dumps(asdict(about), sort_keys=True).encode() + b"\0"
     return text + bytes(-(used + len(text)) % PADDED)
-
-
-def make_tables(
-    image: Squashfs, writer: Writer, time: int
-) -> tuple[Superblock, list[bytes | memoryview]]:
-    """Return the superblock, and all tables in their order: what follows the data of WRITER."""
-    out: list[bytes | memoryview] = []
-    at = writer.data.end
-
-    def add(*data: bytes | memoryview) -> int:
-        """Add DATA to what is written. Return where it begins in the file."""
-        nonlocal at
-        began = at
-        for one in data:
-            out.append(one)
-            at += len(one)
-        return began
-
-    def indexed(layout: str, rows: Iterable[tuple[int, ...]], head: bytes = b"") -> int:
-        """Add a table of ROWS: its blocks, then HEAD, then where each block lies.
-
-        Return where HEAD begins, which is what the superblock names.
-        """
-        data = b"".join(struct.pack(layout, *row) for row in rows)
-        blocks = [data[start : start + METADATA] for start in range(0, len(data), METADATA)]
-        places = [add(pack_block(block, image.codec)) for block in blocks]
-        return add(head, struct.pack(f"<{len(places)}Q", *places))
-
-    # In the order in which mksquashfs writes them, on which `Squashfs._end_of_folders` depends.
-    inode_table = add(writer.inodes.kept, writer.inodes.end())
-    folder_table = add(writer.folders.kept, writer.folders.end())
-    fragment_table = export_table = xattr_table = NOWHERE
-    if writer.fragments:
-        fragment_table = indexed("<QII", writer.fragments)
-    if writer.exported is not None:
-        export_table = indexed("<Q", ((one,) for one in writer.exported))
-    id_table = indexed("<I", [(one,) for one in writer.ids])
-    if writer.sets:
-        keys = add(writer.keys.kept, writer.keys.end())
-        xattr_table = indexed("<QII", writer.sets, struct.pack("<QII", keys, len(writer.sets), 0))
-
-    flags = image.super.flags
-    if writer.sets:
-        flags &= ~NO_XATTRS
-    superblock = replace(
-        image.super,
-        inodes=writer.merged.count,
-        time=time,
-        fragments=len(writer.fragments),
-        flags=flags,
-        ids=len(writer.ids),
-        root=writer.root,
-        used=at,
-        id_table=id_table,
-        xattr_table=xattr_table,
-        inode_table=inode_table,
-        folder_table=folder_table,
-        fragment_table=fragment_table,
-        export_table=export_table,
-    )
-    return superblock, out

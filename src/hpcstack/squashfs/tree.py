@@ -56,7 +56,7 @@ class Folder:
     children: dict[bytes, Folder | Leaf | DirectoryEntry] = field(default_factory=dict)
 
 
-def open_folder(image: Squashfs, reference: int) -> Folder:
+def open_tree_folder(image: Squashfs, reference: int) -> Folder:
     """Return the folder of IMAGE whose inode is at REFERENCE, to be written anew."""
     inode = image.inode(reference)
     if inode.kind != DIR:
@@ -104,7 +104,7 @@ class Merged:
 
     def __init__(self, base: Squashfs, layers: list[Squashfs]) -> None:
         self.base, self.layers = base, layers
-        self.root = open_folder(base, base.super.root)
+        self.root = open_tree_folder(base, base.super.root)
         self.removed: dict[int, Removed] = {}  # {number of an inode of the base: what it lost}
         self.leaves: dict[tuple[int, int], Leaf] = {}  # {(layer, its inode's number): leaf}
         for number, layer in enumerate(layers):
@@ -152,7 +152,7 @@ class Merged:
         upper_xattrs = self.layers[number].xattrs(upper)
         hides = any(name in OPAQUE and value == b"y" for name, value in upper_xattrs)
         if isinstance(old, DirectoryEntry) and old.kind == DIR and not hides:
-            return open_folder(self.base, old.reference)
+            return open_tree_folder(self.base, old.reference)
         if isinstance(old, Folder) and not hides:
             return old
         if isinstance(old, DirectoryEntry):

@@ -6,6 +6,7 @@ Tested in tests/unit/squashfs/test_splice.py.
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcstack.squashfs.codec import METADATA, Codec, Unreadable
@@ -21,7 +22,7 @@ from hpcstack.squashfs.inode import (
     DirectoryEntry,
     Inode,
 )
-from hpcstack.squashfs.read import PREFIXES
+from hpcstack.squashfs.read import NO_XATTRS, NOWHERE, PREFIXES, Squashfs, Superblock
 from hpcstack.squashfs.table import PLAIN, Rows, Table
 from hpcstack.squashfs.tree import Folder, Leaf, Merged, Xattrs
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 SMALL = 1 << 32  # a place of this or more does not fit into 32 bits
 MAX_IDS = 0xFFFF  # users and groups together
+PADDED = 4096  # a file is padded to a multiple of this, which loop devices want
 ENTRIES = 256  # names under one header of a listing
 
 
@@ -309,3 +311,64 @@ def _pack_attribute(name: bytes, value: bytes) -> bytes:
     )
     short = name[len(prefix) :]
     return struct.pack("<HH", kind, len(short)) + short + struct.pack("<I", len(value)) + value
+
+
+def make_tables(
+    image: Squashfs, writer: Writer, time: int
+) -> tuple[Superblock, list[bytes | memoryview]]:
+    """Return the superblock, and all tables in their order: what follows the data of WRITER."""
+    out: list[bytes | memoryview] = []
+    at = writer.data.end
+
+    def add(*data: bytes | memoryview) -> int:
+        """Add DATA to what is written. Return where it begins in the file."""
+        nonlocal at
+        began = at
+        for one in data:
+            out.append(one)
+            at += len(one)
+        return began
+
+    def indexed(layout: str, rows: Iterable[tuple[int, ...]], head: bytes = b"") -> int:
+        """Add a table of ROWS: its blocks, then HEAD, then where each block lies.
+
+        Return where HEAD begins, which is what the superblock names.
+        """
+        data = b"".join(struct.pack(layout, *row) for row in rows)
+        blocks = [data[start : start + METADATA] for start in range(0, len(data), METADATA)]
+        places = [add(pack_block(block, image.codec)) for block in blocks]
+        return add(head, struct.pack(f"<{len(places)}Q", *places))
+
+    # In the order in which mksquashfs writes them, on which `Squashfs._end_of_folders` depends.
+    inode_table = add(writer.inodes.kept, writer.inodes.end())
+    folder_table = add(writer.folders.kept, writer.folders.end())
+    fragment_table = export_table = xattr_table = NOWHERE
+    if writer.fragments:
+        fragment_table = indexed("<QII", writer.fragments)
+    if writer.exported is not None:
+        export_table = indexed("<Q", ((one,) for one in writer.exported))
+    id_table = indexed("<I", [(one,) for one in writer.ids])
+    if writer.sets:
+        keys = add(writer.keys.kept, writer.keys.end())
+        xattr_table = indexed("<QII", writer.sets, struct.pack("<QII", keys, len(writer.sets), 0))
+
+    flags = image.super.flags
+    if writer.sets:
+        flags &= ~NO_XATTRS
+    superblock = replace(
+        image.super,
+        inodes=writer.merged.count,
+        time=time,
+        fragments=len(writer.fragments),
+        flags=flags,
+        ids=len(writer.ids),
+        root=writer.root,
+        used=at,
+        id_table=id_table,
+        xattr_table=xattr_table,
+        inode_table=inode_table,
+        folder_table=folder_table,
+        fragment_table=fragment_table,
+        export_table=export_table,
+    )
+    return superblock, out

@@ -5,8 +5,6 @@ PATH say is in /opt/hpcstack/packages, and which of them have failed (images/lib
 not say is read here from the image's files, without running anything of it: a database of dpkg or
 apk, that of rpm by this machine's rpm, and the METADATA of all Pythons. What can be had in neither
 way is `unlisted`, a line each.
-
-Tested in tests/unit/store/test_package_lists.py.
 """
 
 from __future__ import annotations

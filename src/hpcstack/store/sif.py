@@ -34,14 +34,14 @@ SIZE = re.compile(r"Size:\s*(\d+)")
 SQUASHFS = "Squashfs"
 
 
-class Partition(NamedTuple):
+class SystemPartition(NamedTuple):
     """The system partition of a SIF: where its squashfs begins, and its bytes."""
 
     offset: int
     size: int
 
 
-def find_partition(sif: Path, runner: Runner) -> Partition:
+def find_system_partition(sif: Path, runner: Runner) -> SystemPartition:
     """Return where the squashfs of SIF lies. Raise InputError where it has none.
 
     Raise MissingToolError where there is no Apptainer.
@@ -59,12 +59,12 @@ def find_partition(sif: Path, runner: Runner) -> Partition:
     offset, size = OFFSET.search(about), SIZE.search(about)
     if not offset or not size:
         raise InputError(f"{sif}: apptainer sif info does not say where partition {system[1]} lies")
-    return Partition(int(offset[1]), int(size[1]))
+    return SystemPartition(int(offset[1]), int(size[1]))
 
 
 def extract_squashfs(sif: Path, output: Path, runner: Runner) -> None:
     """Copy the squashfs of SIF to the file OUTPUT, byte by byte."""
-    partition = find_partition(sif, runner)
+    partition = find_system_partition(sif, runner)
     copy_range(sif, output, partition.offset, partition.size)
 
 
