@@ -285,6 +285,10 @@ def test_a_sif_is_imported_for_enroot_too(testbed: Testbed, place: Recipes, sif:
     ran = testbed.run("apptainer", "--quiet", "run", str(output), "it")
     assert ran.stdout == "ran it\n"
 
+    missing = place.run("import", "nosuch.sif")
+    assert missing.returncode == 2
+    assert "there is no file nosuch.sif" in missing.stderr
+
     again = place.run("import", str(sif), "-o", str(output), "--platform", "linux/arm64", "--force")
     assert again.returncode == 2
     assert "is for linux/amd64" in again.stderr

@@ -41,10 +41,16 @@ NEEDED_BYTES = 1 << 30  # of room for the squashfs of the SIF
 def import_any(
     text: str, platform: str, output: Path | None, bench: Workbench, *, force: bool = False
 ) -> Imported:
-    """Import what TEXT names, a SIF or what `import_image` takes."""
-    if text.endswith(SIF_SUFFIX) and Path(text).is_file():
-        return import_sif(Path(text), platform, output, bench, force=force)
-    return import_image(text, platform, output, bench, force=force)
+    """Import what TEXT names: a file that ends in .sif, or what `import_image` takes.
+
+    Raise InputError for a SIF that is not there.
+    """
+    if not text.endswith(SIF_SUFFIX):
+        return import_image(text, platform, output, bench, force=force)
+    sif = Path(text).expanduser()
+    if not sif.is_file():
+        raise InputError(f"there is no file {sif}", "name a SIF, or REGISTRY/NAME:TAG")
+    return import_sif(sif, platform, output, bench, force=force)
 
 
 def import_sif(
