@@ -42,7 +42,8 @@ class Artifact:
     # what of the image's packages could not be listed: `/var/lib/rpm: the packages of rpm, ...`
     unlisted: list[str] = field(default_factory=list)
     other: dict[str, str] = field(default_factory=dict)  # {package of rpm's or apk's: version}
-    # {folder: {name: version}} of Python packages that the image's own python3 does not see
+    # {folder: {name: version}} of Python packages that the image's own python3 does not see. Of a
+    # stored image they are in a file of their own: artifact_format.read_elsewhere
     elsewhere: dict[str, dict[str, str]] = field(default_factory=dict)
     bundled: str = ""  # the base, where a bundle brought it: no registry vouches for that
 
@@ -53,4 +54,6 @@ class Artifact:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON, with the path of its image."""
-        return {**asdict(self), "image": str(self.image)}
+        record = asdict(self)
+        del record["elsewhere"]
+        return {**record, "image": str(self.image)}

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
 from hpcstack.core.errors import StoreError
+from hpcstack.core.files import read_bytes
 from hpcstack.core.records import Digest, Format, Key, Plain, Record, Text
 from hpcstack.store.artifact import Artifact
 
@@ -46,10 +48,19 @@ class _Artifact(Record):
     unconfined: Text = ""
     unlisted: list[Text] = Field(default_factory=list)
     other: dict[Plain, Plain] = Field(default_factory=dict)
-    elsewhere: dict[Plain, dict[Plain, Plain]] = Field(default_factory=dict)
+
+
+class _Elsewhere(Record):
+    format: Text
+    elsewhere: dict[Plain, dict[Plain, Plain]]
 
 
 ARTIFACT = Format("hpcstack/artifact", 1, _Artifact)
+# A file of its own: nearly every image has such packages, and an hpcstack that does not know them
+# refuses a record with a field that is new.
+ELSEWHERE = "elsewhere.json"  # beside artifact.json
+PACKAGES = Format("hpcstack/packages-elsewhere", 1, _Elsewhere)
+MAX_ELSEWHERE = 16 << 20  # bytes
 
 
 def write_artifact(artifact: Artifact) -> str:
@@ -58,11 +69,36 @@ def write_artifact(artifact: Artifact) -> str:
     Some fields are named only where they are set: an hpcstack that does not know them reads all
     others.
     """
-    record = {name: value for name, value in asdict(artifact).items() if name != "folder"}
-    for name in ("slurm", "unlisted", "other", "elsewhere"):
+    record = asdict(artifact)
+    del record["folder"], record["elsewhere"]
+    for name in ("slurm", "unlisted", "other"):
         if not record[name]:
             del record[name]
     return json.dumps({"format": ARTIFACT.name, **record}, indent=1, sort_keys=True) + "\n"
+
+
+def write_elsewhere(artifact: Artifact) -> str:
+    """Return the text of elsewhere.json: the Python packages of ARTIFACT that lie elsewhere."""
+    record = {"format": PACKAGES.name, "elsewhere": artifact.elsewhere}
+    return json.dumps(record, indent=1, sort_keys=True) + "\n"
+
+
+def read_elsewhere(artifact: Artifact) -> dict[str, dict[str, str]]:
+    """Return {folder: {name: version}} of the Python packages of ARTIFACT that lie elsewhere.
+
+    Those of a stored image are read from its elsewhere.json; an image that was stored without that
+    file has none that are known. StoreError where the file is damaged.
+    """
+    if artifact.elsewhere or not artifact.folder:
+        return artifact.elsewhere
+    path = Path(artifact.folder) / ELSEWHERE
+    try:
+        document: Any = json.loads(read_bytes(path, MAX_ELSEWHERE))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise StoreError(f"{path} cannot be read: {error}", REMEDY) from None
+    return PACKAGES.read(document, str(path), REMEDY).elsewhere
 
 
 def read_artifact(text: bytes, folder: str) -> Artifact:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcstack.core.errors import InputError
+from hpcstack.store.artifact_format import read_elsewhere
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -70,7 +71,7 @@ def list_packages(artifact: Artifact) -> list[Package]:
     out += [Package("pypi", name, version) for name, version in artifact.pip.items()]
     out += [Package("conda", name, text.partition("=")[0]) for name, text in artifact.conda.items()]
     out += [Package("other", name, version) for name, version in artifact.other.items()]
-    for folder, packages in artifact.elsewhere.items():
+    for folder, packages in read_elsewhere(artifact).items():
         out += [Package("pypi", name, version, folder) for name, version in packages.items()]
     return sorted(out)
 

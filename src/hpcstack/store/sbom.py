@@ -12,6 +12,7 @@ import uuid
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from hpcstack.store.artifact_format import read_elsewhere
 from hpcstack.store.contents import Distribution, read_distribution
 from hpcstack.store.licences import read_licences
 
@@ -109,7 +110,7 @@ def _list_components(
     for name, version in artifact.pip.items():
         url = PackageURL("pypi", None, canonicalize_name(name), version)
         urls[url] = licences.get(f"pypi:{name}", ())
-    for found in artifact.elsewhere.values():
+    for found in read_elsewhere(artifact).values():
         for name, version in found.items():
             urls.setdefault(PackageURL("pypi", None, canonicalize_name(name), version), ())
     kind = "apk" if distribution.name in OF_APK else "rpm"

@@ -18,7 +18,14 @@ from hpcstack.core.files import digest_of, write_text, writing_below
 from hpcstack.core.lease import hold_lease, make_label, remove_leftovers
 from hpcstack.core.sharing import ALONE, Sharing
 from hpcstack.store.artifact import IMAGE, Artifact
-from hpcstack.store.artifact_format import REMEDY, check_changeable, read_artifact, write_artifact
+from hpcstack.store.artifact_format import (
+    ELSEWHERE,
+    REMEDY,
+    check_changeable,
+    read_artifact,
+    write_artifact,
+    write_elsewhere,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -296,6 +303,8 @@ class Store:
             _copy(log, incoming / LOG)
             if lock:
                 write_text(incoming / LOCK, lock)
+            if artifact.elsewhere:
+                write_text(incoming / ELSEWHERE, write_elsewhere(artifact))
             write_text(incoming / ARTIFACT, write_artifact(artifact))
             self._open_to_readers(incoming)
             descriptors.make_folder(final.parent)

@@ -16,6 +16,8 @@ from hpcstack.core.errors import StoreError
 from hpcstack.core.files import digest_of
 from hpcstack.site.load import Site
 from hpcstack.store.artifact import Artifact
+from hpcstack.store.artifact_format import ELSEWHERE, read_elsewhere, write_artifact
+from hpcstack.store.package import Package, list_packages
 from hpcstack.store.store import Store, open_store
 
 
@@ -254,3 +256,22 @@ def test_a_way_to_ones_own_store_that_anybody_may_change_is_refused(
     open_to_all.chmod(0o777)
     with pytest.raises(StoreError, match="lets anybody put something else"):
         open_store(site)
+
+
+def test_packages_that_lie_elsewhere_are_in_a_file_that_an_older_hpcstack_overlooks(
+    tmp_path: Path, image: Path
+) -> None:
+    store = Store(tmp_path / "store")
+    made = replace(artifact(image), elsewhere={"/opt/venv": {"six": "1.16"}})
+    assert "elsewhere" not in json.loads(write_artifact(made))
+
+    stored = store.put(made, image, tmp_path / "log")
+    assert read_elsewhere(stored) == made.elsewhere
+    assert Package("pypi", "six", "1.16", "/opt/venv") in list_packages(stored)
+
+    path = Path(stored.folder) / ELSEWHERE
+    path.write_text("torn")
+    with pytest.raises(StoreError, match="cannot be read"):
+        read_elsewhere(stored)
+    path.unlink()
+    assert read_elsewhere(stored) == {}
