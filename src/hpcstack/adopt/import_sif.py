@@ -24,6 +24,7 @@ from hpcstack.oci.metadata import (
     ETC,
     SINGULARITY,
     make_file_member,
+    name_provenance,
     render_entrypoint,
     render_environment,
 )
@@ -76,7 +77,7 @@ def import_sif(
         texts = {
             f"{ETC}/environment": render_environment(survey.environment),
             f"{ETC}/fstab": "",
-            f"{ETC}/rc": render_entrypoint("/", (), start, f"enroot-provenance: {sif.name}"),
+            f"{ETC}/rc": render_entrypoint("/", (), start, name_provenance(sif.name)),
         }
         above = [make_file_member(path, text) for path, text in texts.items()]
         bench.progress("packing")

@@ -56,7 +56,7 @@ def list_files_above(image: Image, provenance: str) -> Added:
         f"{ETC}/environment": render_environment(image.environment),
         f"{ETC}/fstab": "",
         f"{ETC}/rc": render_entrypoint(
-            image.workdir, entrypoint, command, f"enroot-provenance: {provenance}"
+            image.workdir, entrypoint, command, name_provenance(provenance)
         ),
         **make_apptainer_files(image.environment, entrypoint, command, image.labels),
     }
@@ -85,6 +85,11 @@ def render_environment(variables: Mapping[str, str]) -> str:
         for name, value in variables.items()
         if VARIABLE.fullmatch(name)
     )
+
+
+def name_provenance(image: str) -> str:
+    """Return the first line of an /etc/rc, as Enroot's import has it: where IMAGE came from."""
+    return f"enroot-provenance: {image}"
 
 
 def render_entrypoint(

@@ -144,7 +144,7 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
         (("x.sqsh",), 2, "Missing option"),
         (("x.sqsh", "--as", "mine"), 2, "a name and a version"),
         (("x.sqsh", "--as", "mine/1"), 2, "does not exist"),
-        (("x.sif", "--as", "mine/1"), 2, "is a SIF"),
+        (("x.sif", "--as", "mine/1"), 2, "x.sif does not exist"),
     ],
     "build": [
         ((), 2, "name a stack, or say --all"),

@@ -146,6 +146,7 @@ hpcstack_pip install {"" if isolated else "--no-build-isolation"} einops
     assert (f"--find-links {tmp_path}/of-base" in argv) == isolated
 
 
+(GREP,) = re.findall(r"^(hpcstack_grep\(\) \{.*?^\}\n)", LIB, re.DOTALL | re.MULTILINE)
 (OFFER,) = re.findall(
     r"^(hpcstack_offer_base_to_builds\(\) \{.*?^\}\n)", LIB, re.DOTALL | re.MULTILINE
 )
@@ -162,7 +163,7 @@ def test_r7_a_build_environment_is_offered_the_bases_torch(tmp_path: Path) -> No
     script = f"""set -Eeuo pipefail
 HPCSTACK_CONSTRAINT={tmp_path}/constraint.txt HPCSTACK_OF_BASE={tmp_path}/of-base HPCSTACK_AGAINST={tmp_path}/against.txt
 HPCSTACK_BUILT_AGAINST='^(torch|jax)=='
-{OFFER}
+{GREP}{OFFER}
 hpcstack_offer_base_to_builds
 """
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(base)}

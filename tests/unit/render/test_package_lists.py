@@ -9,6 +9,7 @@ import pytest
 
 from hpcstack.core import data
 
+LIST_OF = {"dpkg-query": "apt", "python3": "pip", "rpm": "rpm"}
 LIB = (data.find_data_folder("images") / "lib.sh").read_text()
 
 
@@ -73,5 +74,25 @@ def test_finish_says_what_could_not_be_listed() -> None:
     lists = finish[finish.index("packages") : finish.index("# A walk through an image")]
     assert "|| true" not in lists
     assert "2>/dev/null" not in lists
-    for name in ("/var/lib/dpkg", "python3: the packages", "hpcstack_other_packages"):
-        assert name in lists
+    for program in ("dpkg-query", "python3", "rpm"):
+        assert f"hpcstack_list {LIST_OF[program]} {program} " in lists
+
+
+@pytest.mark.parametrize(("status", "listed"), [(0, "a=1\nb=2\n"), (3, "")])
+def test_a_program_that_fails_is_named_and_lists_nothing(
+    tmp_path: Path, status: int, listed: str
+) -> None:
+    program = tmp_path / "lister"
+    program.write_text(f"#!/bin/sh\nprintf 'b=2\\na=1\\n'\nexit {status}\n")
+    program.chmod(0o755)
+    begin = LIB.index("\nhpcstack_list() {")
+    function = LIB[begin : LIB.index("\n}\n", begin) + 3]
+    function = function.replace("/opt/hpcstack/packages", str(tmp_path))
+    script = (
+        f"set -Eeuo pipefail\nHPCSTACK_WORK={tmp_path}\n{function}hpcstack_list x lister lister\n"
+    )
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    subprocess.run(["bash", "-c", script], env=env, check=True)
+    assert (tmp_path / "x.txt").read_text() == listed
+    failed = tmp_path / "failed.txt"
+    assert failed.exists() == bool(status)

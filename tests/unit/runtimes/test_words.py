@@ -21,7 +21,6 @@ WORDS = re.compile(r"(?i)apptainer|singularity|enroot|pyxis|podman|charliecloud"
 THEIR_OWN = ("runtimes", "build/engines")
 # {file: why it may}
 MAY = {
-    "adopt/adopt_image.py": "says to people how a SIF is taken apart",
     "adopt/survey.py": "reads what Enroot and Apptainer have left in an image",
     "build/verify.py": "says to people whose signature a SIF has",
     "cli/__init__.py": "the line of a verb's help",

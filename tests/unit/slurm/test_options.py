@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,7 +22,6 @@ from hpcstack.slurm.options import (
     name_variable,
 )
 from hpcstack.slurm.query import parse_long_options
-from support.testbed import Testbed
 
 # A line of `srun --help` that describes an option: `  -J, --job-name=jobname   name of job`.
 WORD = re.compile(r"^ {1,6}(?:-(\w), +)?(--[a-z-]+)(\[?=\S+)?", re.MULTILINE)
@@ -53,13 +55,21 @@ def test_scopes() -> None:
     assert not OPTIONS["--array"].salloc, "an array is a script's"
 
 
-@pytest.mark.slurm
-def test_the_table_is_as_slurms_own_help() -> None:
+def read_help(tool: str, folder: Path) -> str:
+    """What a program of Slurm's says of its options; no Slurm needs to run for it."""
+    config = folder / "slurm.conf"
+    config.write_text("ClusterName=none\nSlurmctldHost=localhost\n")
+    env = {**os.environ, "SLURM_CONF": str(config)}
+    argv = [tool, "--help"]
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.srun
+def test_the_table_is_as_slurms_own_help(tmp_path: Path) -> None:
     """Of each program that knows an option: whether a value follows, and the short form."""
-    testbed = Testbed()
     wrong, seen = [], set()
     for tool in ("srun", "sbatch", "salloc"):
-        help_text = testbed.run(tool, "--help").stdout
+        help_text = read_help(tool, tmp_path)
         for short, name, value in WORD.findall(help_text):
             row = OPTIONS.get(name)
             if row is None:
@@ -75,9 +85,9 @@ def test_the_table_is_as_slurms_own_help() -> None:
     assert not wrong
 
 
-@pytest.mark.slurm
-def test_what_salloc_does_not_know_is_marked() -> None:
-    known = parse_long_options(Testbed().run("salloc", "--help").stdout)
+@pytest.mark.srun
+def test_what_salloc_does_not_know_is_marked(tmp_path: Path) -> None:
+    known = parse_long_options(read_help("salloc", tmp_path))
     assert "--nodes" in known
     of_jobs = [row for row in OPTIONS.values() if row.scope is not Scope.STEP]
     in_help = [row.name for row in of_jobs if row.salloc and row.in_help]
