@@ -55,7 +55,6 @@ hpcstack_dpkg() {
 # NAME==VERSION of Python's packages. Python's own list takes a fifth of the time of pip's, which is asked where that has
 # failed. A list that cannot be had must fail the step: an empty one would guard nothing. A package whose METADATA cannot
 # be read stands there by its folder's name, and $1 gets a line that says so.
-# shellcheck disable=SC2119,SC2120  # hpcstack_list gives it an argument
 hpcstack_python_packages() { # [FILE]
     command -v python3 >/dev/null || return 0
     if python3 - "${1:-/dev/null}" <<'PYTHON'; then return 0; fi
@@ -377,7 +376,8 @@ hpcstack_clean_apt() {
     rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt /var/log/dpkg.log /var/log/alternatives.log
 }
 
-# What COMMAND lists becomes the list NAME, sorted. It is empty where there is no PROGRAM, and where it fails, which is said.
+# What COMMAND lists becomes the list NAME, sorted. asked.txt says of each PROGRAM that is there whether it has listed or
+# failed: an empty list means nothing by itself.
 hpcstack_list() { # NAME PROGRAM COMMAND...
     local lists=/opt/hpcstack/packages name=$1 program=$2
     shift 2
@@ -385,8 +385,9 @@ hpcstack_list() { # NAME PROGRAM COMMAND...
     if ! command -v "$program" >/dev/null; then return 0; fi
     if "$@" >"$HPCSTACK_WORK/list"; then
         sort "$HPCSTACK_WORK/list" >"$lists/$name.txt"
+        printf '%s listed\n' "$program" >>"$lists/asked.txt"
     else
-        printf '%s\n' "$program" >>"$lists/failed.txt"
+        printf '%s failed\n' "$program" >>"$lists/asked.txt"
     fi
 }
 
@@ -409,7 +410,7 @@ hpcstack_finish() {
     # what it cannot read (store/package_lists.py).
     local lists=/opt/hpcstack/packages
     : >$lists/unlisted.txt
-    : >$lists/failed.txt
+    : >$lists/asked.txt
     hpcstack_list apt dpkg-query hpcstack_dpkg
     hpcstack_list pip python3 hpcstack_python_packages $lists/unlisted.txt
     hpcstack_list rpm rpm rpm -qa --queryformat '%{NAME}=%{EVR}\n'

@@ -100,10 +100,9 @@ function known.colorize(_, ...) return table.concat({ ... }) end
 
 -- A version as Lmod compares it: each number as wide as the others, so that 8.10 comes behind 8.9.
 function known.convertToCanonical(text)
-    local canonical = tostring(text):lower():gsub("%d+", function(digits) return ("%09d"):format(tonumber(digits)) end)
-    return canonical
+    return (tostring(text):lower():gsub("%d+", function(digits) return ("0"):rep(9 - #digits) .. digits end))
 end
-function known.LmodVersion() return "8.7" end -- a newer one than any that modulefiles ask for
+function known.LmodVersion() return "99" end -- a newer one than any that modulefiles ask for
 known._VERSION = _VERSION
 
 -- What describes a module is hpcstack's to write; what it says to users on a load is told as left out.
@@ -137,7 +136,6 @@ known.string, known.table, known.math = string, table, math
 known.pairs, known.ipairs, known.next, known.select, known.type = pairs, ipairs, next, select, type
 known.tostring, known.tonumber, known.error, known.pcall, known.assert = tostring, tonumber, error, pcall, assert
 known.unpack = table.unpack or unpack
-known.setmetatable, known.getmetatable, known.rawget, known.rawset = setmetatable, nil, rawget, rawset
 known._G = known
 
 -- What else Lmod has for modulefiles: told, not done. ANSWER is what the modulefile gets. Any other name means nothing, as

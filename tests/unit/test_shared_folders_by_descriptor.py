@@ -49,7 +49,6 @@ OWN = {
     "publish/load_test.py": "a temporary folder of its own",
     "publish/spider.py": "a temporary folder of its own",
     "publish/website.py": "a folder that the caller names, with his own rights",
-    "store/package_lists.py": "a temporary folder of its own",
     "store/signing.py": "a temporary folder of its own",
 }
 

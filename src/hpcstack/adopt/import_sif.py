@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from hpcstack.build.workbench import Workbench
 
 PIECE = 1 << 20
-NEEDED_BYTES = 1 << 30  # of room for the squashfs of the SIF
 
 
 def import_any(
@@ -64,7 +63,7 @@ def import_sif(
     """
     began = time.monotonic()
     final = new_file(output or Path(f"{sif.stem}.sqsh"), force=force)
-    with make_workspace(bench.site, bench.runner, NEEDED_BYTES) as work:
+    with make_workspace(bench.site, bench.runner, sif.stat().st_size) as work:
         inner = work / "extracted.sqsh"
         extract_squashfs(sif, inner, bench.runner)
         survey = survey_image(inner)

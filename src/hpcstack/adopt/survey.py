@@ -112,10 +112,11 @@ def _survey_open(image: Squashfs, programs: tuple[str, ...]) -> Survey:
             lines = format_count(found.others, "line")
             unknown.append(f"what {script} does beside exporting values: {lines}")
     if started is None and exported.values:
-        environment = exported.values
+        environment = {}  # Apptainer's scripts say what it was made for
     environment = {**environment, **exported.values}
-    if exported.computed:
-        names = ", ".join(exported.computed)
+    computed = [name for name in exported.computed if name not in environment]
+    if computed:
+        names = ", ".join(computed)
         unknown.append(f"the variables {names}: a script computes their values")
     if not environment:
         unknown.append("its variables: it has no /etc/environment, where Enroot keeps them")

@@ -116,10 +116,10 @@ def find_ending_line(log: str) -> tuple[int, str] | None:
     None where no line of the step has a form that is known.
     """
     lines = log.splitlines()
-    begun = [number for number, line in enumerate(lines) if STEP_BEGUN.match(line)]
+    begun = [number for number, line in enumerate(lines, 1) if STEP_BEGUN.match(line)]
+    first_of_step = begun[-1] + 1 if begun else 1
     last: tuple[int, str] | None = None
-    for number, line in enumerate(lines[begun[-1] + 1 :] if begun else lines, 1):
-        place = number + (begun[-1] + 1 if begun else 0)
+    for place, line in enumerate(lines[first_of_step - 1 :], first_of_step):
         text = line.strip()
         if MARK.match(line) or OF_PIP.match(line):
             continue

@@ -40,7 +40,8 @@ from hpcstack.oci.metadata import Added, list_files_below
 from hpcstack.oci.pack import OWN_TIMES, ROOTLESS, PackedAs, pack_argv, read_back
 from hpcstack.oci.resume import BLOBS, taking_over
 from hpcstack.oci.tar import BLOCK, Damaged, Flow, Members
-from hpcstack.squashfs.shards import Shards, join_shards
+from hpcstack.squashfs.codec import Unreadable
+from hpcstack.squashfs.shards import WIDE, Shards, join_shards
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -423,7 +424,14 @@ def _run_packer(
         if done.status:
             raise _explain_failure(packer, part)
     if sink.shards.wide:
-        join_shards(part, sink.shards.wide)
+        try:
+            join_shards(part, sink.shards.wide)
+        except Unreadable as error:
+            raise BuildError(
+                f"the folders of more than {WIDE} names cannot be packed: {error}",
+                "is this the image that you meant?",
+                page="import-a-base-image",
+            ) from None
 
 
 def _explain_failure(packer: Fed, part: Path) -> HpcstackError:

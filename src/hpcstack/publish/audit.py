@@ -19,7 +19,7 @@ from hpcstack.core.errors import BuildError, InputError, format_count
 from hpcstack.publish.osv import SEVERITIES, Affected, Database, Target, read_database
 from hpcstack.releases.inputs import stamp_today
 from hpcstack.store.contents import read_distribution, read_image_file
-from hpcstack.store.package import Package, list_packages
+from hpcstack.store.package import Package, list_packages, list_packages_elsewhere
 from hpcstack.store.package_lists import parse_dpkg_status
 
 if TYPE_CHECKING:
@@ -197,7 +197,10 @@ def _list_subjects(audit: Audit) -> list[Subject]:
     """Return the packages of the image as records name them; note in AUDIT what cannot be."""
     artifact = audit.artifact
     out = []
-    for package in list_packages(artifact):
+    elsewhere, doubt = list_packages_elsewhere(artifact)
+    if doubt:
+        audit.unknown.append(Unaudited("other", doubt))
+    for package in (*list_packages(artifact), *elsewhere):
         if package.ecosystem == "pypi":
             name = re.sub(r"[-_.]+", "-", package.name).lower()
             out.append(Subject(package, Target("PyPI", name), package.version))
@@ -226,10 +229,14 @@ def _list_debian_subjects(audit: Audit) -> list[Subject]:
         audit.unknown.append(Unaudited("deb", what))
         return []
     try:
-        sources = parse_dpkg_status(read_image_file(artifact.image, STATUS))
+        sources, torn = parse_dpkg_status(read_image_file(artifact.image, STATUS))
     except BuildError as error:
         audit.unknown.append(Unaudited("deb", f"the packages of {family}: {error}"))
         return []
+
+    if torn:
+        what = f"{format_count(torn, 'package')}, of which dpkg's status does not say what they are"
+        audit.unknown.append(Unaudited("deb", what))
 
     out = []
     missing = []

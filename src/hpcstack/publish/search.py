@@ -16,7 +16,14 @@ from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.lookup import find_inode
 from hpcstack.squashfs.read import Squashfs
 from hpcstack.squashfs.walk import walk_paths
-from hpcstack.store.package import Package, Question, is_asked_for, list_packages, parse_question
+from hpcstack.store.package import (
+    Package,
+    Question,
+    is_asked_for,
+    list_packages,
+    list_packages_elsewhere,
+    parse_question,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,10 +70,12 @@ def find_hits(text: str, holdings: Holdings, say: Callable[[str], None]) -> list
 def _search_packages(question: Question, holdings: Holdings) -> Iterator[Hit]:
     for image in holdings.images:
         artifact = image.artifact
-        if artifact.unlisted:
-            what = "; ".join(artifact.unlisted[:MOST_TOLD])
+        elsewhere, doubt = list_packages_elsewhere(artifact)
+        doubts = [*artifact.unlisted[:MOST_TOLD], *([doubt] if doubt else [])]
+        if doubts:
+            what = "; ".join(doubts)
             holdings.unread.append(f"{artifact.stack} ({artifact.key[:12]}): {what}")
-        for package in list_packages(artifact):
+        for package in (*list_packages(artifact), *elsewhere):
             asked = is_asked_for(package, question)
             if asked is not False:
                 yield Hit(

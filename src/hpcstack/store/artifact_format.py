@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
-from hpcstack.core.errors import StoreError
+from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import read_bytes
 from hpcstack.core.records import Digest, Format, Key, Plain, Record, Text
 from hpcstack.store.artifact import Artifact
@@ -86,8 +86,8 @@ def write_elsewhere(artifact: Artifact) -> str:
 def read_elsewhere(artifact: Artifact) -> dict[str, dict[str, str]]:
     """Return {folder: {name: version}} of the Python packages of ARTIFACT that lie elsewhere.
 
-    Those of a stored image are read from its elsewhere.json; an image that was stored without that
-    file has none that are known. StoreError where the file is damaged.
+    Those of a stored image are read from its elsewhere.json. StoreError where that is damaged, or
+    not there: an older hpcstack, which did not look for them, has stored the image.
     """
     if artifact.elsewhere or not artifact.folder:
         return artifact.elsewhere
@@ -95,8 +95,11 @@ def read_elsewhere(artifact: Artifact) -> dict[str, dict[str, str]]:
     try:
         document: Any = json.loads(read_bytes(path, MAX_ELSEWHERE))
     except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
+        raise StoreError(
+            "Python packages beside those of its own python3 were not looked for when it was stored",
+            f"hpcstack build {artifact.stack} --fresh",
+        ) from None
+    except (OSError, ValueError, RecursionError, InputError) as error:
         raise StoreError(f"{path} cannot be read: {error}", REMEDY) from None
     return PACKAGES.read(document, str(path), REMEDY).elsewhere
 

@@ -9,16 +9,16 @@ said, as nobody could read them without guessing.
 from __future__ import annotations
 
 import re
-from email.parser import HeaderParser
 from typing import TYPE_CHECKING
 
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.lookup import find_inode, read_content
 from hpcstack.squashfs.read import Squashfs
-from hpcstack.store.package_lists import MAX_METADATA, read_python_metadata
+from hpcstack.store.python_metadata import MAX_METADATA, read_python_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from email.message import Message
     from pathlib import Path
 
     from hpcstack.squashfs.inode import Inode
@@ -56,21 +56,21 @@ def _read_python(image: Squashfs, versions: Mapping[str, str]) -> dict[str, tupl
 
     wanted = {canonicalize_name(name): name for name in versions}
     out: dict[str, tuple[str, ...]] = {}
-    for one in read_python_metadata(image) if wanted else ():
-        if one.text is None or "/_vendor" in one.folder:
+    if not wanted:
+        return {}
+    for one in read_python_metadata(image).packages:
+        if "/_vendor" in one.folder:
             continue
-        fields = HeaderParser().parsestr(one.text.partition("\n\n")[0])
-        name = wanted.get(canonicalize_name(fields.get("Name", "")))
-        if name and f"pypi:{name}" not in out and fields.get("Version") == versions[name]:
-            stated = parse_python_licences(one.text)
+        name = wanted.get(canonicalize_name(one.fields.get("Name", "")))
+        if name and f"pypi:{name}" not in out and one.fields.get("Version") == versions[name]:
+            stated = list_stated_licences(one.fields)
             if stated:
                 out[f"pypi:{name}"] = stated
     return out
 
 
-def parse_python_licences(metadata: str) -> tuple[str, ...]:
-    """Return the licences that METADATA of a Python distribution states."""
-    fields = HeaderParser().parsestr(metadata.partition("\n\n")[0])
+def list_stated_licences(fields: Message) -> tuple[str, ...]:
+    """Return the licences that FIELDS of a Python package's METADATA state."""
     expression = fields.get("License-Expression", "").strip()
     if expression and len(expression) <= LONGEST_NAME:
         return (expression,)

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcstack.core.errors import InputError
+from hpcstack.core.errors import InputError, StoreError
 from hpcstack.store.artifact_format import read_elsewhere
 
 if TYPE_CHECKING:
@@ -66,14 +66,32 @@ class Question:
 
 
 def list_packages(artifact: Artifact) -> list[Package]:
-    """Return all packages of ARTIFACT, its base's among them, sorted."""
+    """Return the packages of ARTIFACT, its base's among them, sorted.
+
+    Those of Pythons that its own python3 does not see are in `list_packages_elsewhere`.
+    """
     out = [Package("deb", name, version) for name, version in artifact.apt.items()]
     out += [Package("pypi", name, version) for name, version in artifact.pip.items()]
     out += [Package("conda", name, text.partition("=")[0]) for name, text in artifact.conda.items()]
     out += [Package("other", name, version) for name, version in artifact.other.items()]
-    for folder, packages in read_elsewhere(artifact).items():
-        out += [Package("pypi", name, version, folder) for name, version in packages.items()]
     return sorted(out)
+
+
+def list_packages_elsewhere(artifact: Artifact) -> tuple[list[Package], str]:
+    """Return (the Python packages of ARTIFACT that its own python3 does not see, sorted; a doubt).
+
+    The doubt says why they are not known. It is empty where they are.
+    """
+    try:
+        elsewhere = read_elsewhere(artifact)
+    except StoreError as error:
+        return [], error.message
+    packages = [
+        Package("pypi", name, version, folder)
+        for folder, found in elsewhere.items()
+        for name, version in found.items()
+    ]
+    return sorted(packages), ""
 
 
 def parse_question(text: str) -> Question:

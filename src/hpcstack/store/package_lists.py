@@ -1,10 +1,10 @@
 """List the packages of an image, and say what of them could not be listed.
 
 An image lists its own packages where its programs can: what dpkg, rpm, conda and the python3 on its
-PATH say is in /opt/hpcstack/packages, and which of them have failed (images/lib.sh). What they do
-not say is read here from the image's files, without running anything of it: a database of dpkg or
-apk, that of rpm by this machine's rpm, and the METADATA of all Pythons. What can be had in neither
-way is `unlisted`, a line each.
+PATH say is in /opt/hpcstack/packages, and in asked.txt which of them have listed or failed
+(images/lib.sh). What they do not say is read here from the image's files, without running anything
+of it: a database of dpkg or apk, that of rpm by this machine's rpm, and the METADATA of all
+Pythons. What can be had in neither way is `unlisted`, a line each.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from email.parser import HeaderParser
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcstack.core.errors import BuildError
+from hpcstack.core.errors import BuildError, format_count
 from hpcstack.core.untrusted import UNSAFE
 from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import DIR, FILE
-from hpcstack.squashfs.lookup import find_inode, read_content
+from hpcstack.squashfs.lookup import find_inode, read_content, stream_content
 from hpcstack.squashfs.read import Squashfs
-from hpcstack.squashfs.walk import walk_paths
+from hpcstack.store.python_metadata import read_python_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from hpcstack.core.process import Runner
     from hpcstack.squashfs.inode import Inode
@@ -37,20 +36,17 @@ RPM = ("/usr/lib/sysimage/rpm", "/var/lib/rpm")  # Fedora's and SUSE's place, an
 APK = ("/lib/apk/db/installed", "/usr/lib/apk/db/installed")
 RPM_FORMAT = "%{NAME}=%{EVR}\\n"
 RPM_S = 120  # that this machine's rpm may take
+# The files of rpm's databases: sqlite, ndb and Berkeley.
+RPM_FILES = (
+    b"rpmdb.sqlite", b"rpmdb.sqlite-wal", b"rpmdb.sqlite-shm", b"Packages.db", b"Index.db", b"Packages",
+)  # fmt: skip
 MAX_FILE = 64 << 20  # bytes of a database of dpkg's or apk's
-MAX_RPM = 512 << 20  # bytes of a file of rpm's database
-MAX_METADATA = 4 << 20  # bytes; some have a readme in them
-MOST_FILES = 20_000  # of METADATA in one image
-METADATA = re.compile(
-    rb"(?:.*/)?[^/]+\.(?:dist-info/METADATA|egg-info/PKG-INFO|egg-info|egg/EGG-INFO/PKG-INFO)"
-)
-ENDS = (b"/METADATA", b"/PKG-INFO", b".egg-info")
-IF_FAILED = {  # what is known where a program of the image fails
-    "dpkg-query": f"it fails in the image; its packages are those of {DPKG}/status",
-    "python3": "it fails in the image; which Python packages it sees is not known",
-}
-LONGEST_UNLISTED = 400  # characters of such a line
-MOST_UNLISTED = 100  # lines on what of an image's packages could not be listed
+MAX_RPM = 512 << 20  # bytes of rpm's database
+LONGEST_NAME = 200  # characters of a Python package's name, and of its version
+MAX_ELSEWHERE = 8 << 20  # characters that are written down of Python packages elsewhere
+LONGEST_UNLISTED = 400  # characters of a line
+MOST_UNLISTED = 100  # lines
+INSTALLED = ("install ok installed", "hold ok installed")  # dpkg's words for it
 
 
 @dataclass
@@ -74,44 +70,25 @@ class InstalledDeb(NamedTuple):
     source_version: str
 
 
-class PythonMetadata(NamedTuple):
-    """A METADATA file of a Python package; TEXT is None where it cannot be read."""
-
-    folder: str  # in which the package lies
-    path: str
-    text: str | None
-
-
 def read_package_lists(image: Path, runner: Runner) -> PackageLists:
-    """Return the packages of IMAGE, a squashfs.
-
-    Raise BuildError where it cannot be read at all.
-    """
-    out = PackageLists()
+    """Return the packages of IMAGE, a squashfs. Raise BuildError where it cannot be read at all."""
     try:
         with Squashfs(image) as opened:
-            out.apt = _list_dpkg(opened, out.unlisted)
-            out.pip = parse_versions(_read_list(opened, "pip"), "==")
-            out.conda = parse_versions(_read_list(opened, "conda"), "=")
-            out.other = _list_rpm(opened, out.unlisted, runner) | _list_apk(opened, out.unlisted)
-            out.unlisted += _read_list(opened, "unlisted").split("\n")
-            out.unlisted += _list_failures(opened)
-            out.elsewhere = _list_other_pythons(opened, out.pip, out.unlisted)
+            return _Look(opened, runner).list_all()
     except (Unreadable, OSError) as error:
         raise BuildError(
             f"the packages of the image cannot be read: {error}", f"is {image} damaged?"
         ) from None
-    out.unlisted = bound_lines(out.unlisted)
-    return out
 
 
 def bound_lines(lines: list[str]) -> list[str]:
-    """Return LINES on what could not be listed, fit for an image's record.
+    """Return LINES on what could not be listed, fit for an image's record, each once.
 
     They name folders of a base, which may be called anything. Of many, the first are kept, and how
     many more there are is said.
     """
-    fit = [UNSAFE.sub("?", line)[:LONGEST_UNLISTED] for line in lines if line]
+    clean = (UNSAFE.sub("?", line)[:LONGEST_UNLISTED] for line in lines if line)
+    fit = list(dict.fromkeys(clean))
     more = len(fit) - MOST_UNLISTED
     if more > 0:
         return [*fit[:MOST_UNLISTED], f"and {more} more"]
@@ -124,205 +101,221 @@ def parse_versions(text: str, sign: str) -> dict[str, str]:
     return {name: version for name, _, version in pairs}
 
 
-def _list_failures(image: Squashfs) -> list[str]:
-    """Return a line for each program of the image that did not list what is installed.
-
-    Of rpm nothing is said here: this machine's does the same.
-    """
-    failed = _read_list(image, "failed").split("\n")
-    return [f"{name}: {said}" for name, said in IF_FAILED.items() if name in failed]
-
-
-def _read_list(image: Squashfs, name: str) -> str:
-    """Return a list that the image wrote down itself; empty where it has none."""
-    return _read_optional(image, f"{LISTS}/{name}.txt") or ""
-
-
-def _read_optional(image: Squashfs, path: str) -> str | None:
-    """Return the text of PATH; None where it is not there, no file, or cannot be read."""
-    found = find_inode(image, path)
-    if found is None:
-        return None
-    return _read_text(image, found, MAX_FILE)
-
-
-def _read_text(image: Squashfs, file: Inode, limit: int) -> str | None:
-    try:
-        return read_content(image, file, limit).decode("utf-8", "replace")
-    except Unreadable:
-        return None
-
-
-# -- dpkg
-
-
-def _list_dpkg(image: Squashfs, unlisted: list[str]) -> dict[str, str]:
-    """Return what the image's dpkg has listed, else what its database says."""
-    listed = parse_versions(_read_list(image, "apt"), "=")
-    if listed:
-        return listed
-
-    out: dict[str, str] = {}
-    if find_inode(image, f"{DPKG}/status"):
-        status = _read_optional(image, f"{DPKG}/status")
-        if status is None:
-            unlisted.append(f"{DPKG}/status: the packages of dpkg, which cannot be read")
-        else:
-            out = {name: one.version for name, one in parse_dpkg_status(status).items()}
-            if status.strip() and not out:
-                unlisted.append(f"{DPKG}/status: no package of dpkg can be told from it")
-
-    # Images without a shell keep a file a package: https://github.com/GoogleContainerTools/distroless
-    folder = find_inode(image, f"{DPKG}/status.d")
-    if folder and folder.kind == DIR:
-        for name in sorted(image.listing(folder)):
-            if name.endswith(b".md5sums"):
-                continue
-            path = f"{DPKG}/status.d/{os.fsdecode(name)}"
-            found = parse_dpkg_status(_read_optional(image, path) or "", has_status=False)
-            out |= {name: one.version for name, one in found.items()}
-            if not found:
-                unlisted.append(f"{path}: a package of dpkg, which cannot be read")
-    return out
-
-
-def parse_dpkg_status(text: str, *, has_status: bool = True) -> dict[str, InstalledDeb]:
-    """Return {package: what is installed of it} of TEXT, dpkg's status file.
+def parse_dpkg_status(text: str, *, has_status: bool = True) -> tuple[dict[str, InstalledDeb], int]:
+    """Return ({package: what is installed of it}, how many stanzas are torn) of dpkg's status file.
 
     Without HAS_STATUS, a package counts as installed because it is there.
     https://man7.org/linux/man-pages/man5/deb-control.5.html, `Source`
     """
-    out = {}
-    for stanza in text.split("\n\n"):
+    out: dict[str, InstalledDeb] = {}
+    torn = 0
+    for stanza in filter(str.strip, text.split("\n\n")):
         found = re.findall(r"^(Package|Status|Version|Source): *(\S.*)$", stanza, re.MULTILINE)
-        fields: dict[str, str] = dict(found)
-        name, version = fields.get("Package"), fields.get("Version")
-        is_installed = fields.get("Status") in ("install ok installed", "hold ok installed")
-        if not name or not version or (has_status and not is_installed):
+        said: dict[str, str] = dict(found)
+        name, version = said.get("Package"), said.get("Version")
+        if has_status and name and said.get("Status", INSTALLED[0]) not in INSTALLED:
             continue  # its configuration alone may be left
-        match = re.fullmatch(r"(\S+)(?: \((\S+)\))?\s*", fields.get("Source", name))
-        if match:
-            out[name] = InstalledDeb(version, match[1], match[2] or version)
-    return out
 
-
-# -- rpm and apk
-
-
-def _list_rpm(image: Squashfs, unlisted: list[str], runner: Runner) -> dict[str, str]:
-    """Return what the image's rpm has listed, else what this machine's says of its database."""
-    listed = parse_versions(_read_list(image, "rpm"), "=")
-    if listed:
-        return listed
-    for place in RPM:
-        folder = find_inode(image, place)
-        if folder is None or folder.kind != DIR or not image.listing(folder):
+        source = re.fullmatch(r"(\S+)(?: \((\S+)\))?\s*", said.get("Source", name or ""))
+        is_whole = "Status" in said or not has_status
+        if not name or not version or not source or not is_whole:
+            torn += 1
             continue
-        if not runner.has("rpm"):
-            unlisted.append(
-                f"{place}: the packages of rpm: the image's own rpm does not list them, and this "
-                "machine has none (install rpm)"
-            )
-            break
+        out[name] = InstalledDeb(version, source[1], source[2] or version)
+    return out, torn
+
+
+class _Look:
+    """One look at the packages of an open IMAGE. `unlisted` is what could not be listed so far."""
+
+    def __init__(self, image: Squashfs, runner: Runner) -> None:
+        self.image, self.runner = image, runner
+        self.unlisted: list[str] = []
+        # {program of the image: `listed` or `failed`}; one that it does not have is not named
+        self.asked = dict(
+            line.split(" ", 1) for line in self._list_of("asked").split("\n") if " " in line
+        )
+
+    def list_all(self) -> PackageLists:
+        """Return all packages of the image, and what could not be listed."""
+        apt = self._list_dpkg()
+        pip = self._list_python()
+        conda = parse_versions(self._list_of("conda"), "=")
+        other = {**self._list_rpm(), **self._list_apk()}
+        elsewhere = self._list_other_pythons(pip)
+        return PackageLists(apt, pip, conda, other, elsewhere, bound_lines(self.unlisted))
+
+    def _list_of(self, name: str) -> str:
+        """Return a list that the image wrote down itself; empty where it has none."""
+        return self._read(f"{LISTS}/{name}.txt") or ""
+
+    def _read(self, path: str) -> str | None:
+        """Return the text of PATH; None where it is not there, no file, or cannot be read."""
+        found = find_inode(self.image, path)
+        if found is None:
+            return None
         try:
-            return _ask_rpm(image, folder, runner)
-        except (Unreadable, OSError, ValueError) as error:
-            unlisted.append(f"{place}: the packages of rpm, which cannot be listed: {error}")
-            break
-    return {}
+            return read_content(self.image, found, MAX_FILE).decode("utf-8", "replace")
+        except Unreadable:
+            return None
 
+    # -- dpkg
 
-def _ask_rpm(image: Squashfs, folder: Inode, runner: Runner) -> dict[str, str]:
-    """Return what this machine's rpm says of the database in FOLDER of the image.
+    def _list_dpkg(self) -> dict[str, str]:
+        """Return what the image's dpkg has listed, else what its database says."""
+        listed = parse_versions(self._list_of("apt"), "=")
+        if listed or self.asked.get("dpkg-query") == "listed":
+            return listed
+        if self.asked.get("dpkg-query") == "failed":
+            self.unlisted.append(
+                f"dpkg-query: it fails in the image; its packages are those of {DPKG}/status"
+            )
+        out: dict[str, str] = {}
+        if find_inode(self.image, f"{DPKG}/status"):
+            out |= self._read_dpkg(f"{DPKG}/status", has_status=True)
 
-    Raise ValueError where it fails, or lists nothing.
-    """
-    with TemporaryDirectory(prefix="hpcstack-rpm-") as name:
-        for entry_name, entry in image.listing(folder).items():
-            file = image.inode(entry.reference)
-            if file.kind == FILE:
-                data = read_content(image, file, MAX_RPM)
-                Path(name, os.fsdecode(entry_name)).write_bytes(data)
-        argv = ["rpm", "--dbpath", name, "--query", "--all", "--queryformat", RPM_FORMAT]
-        done = runner.output(argv, env={**os.environ, "HOME": name, "LC_ALL": "C"}, timeout=RPM_S)
-    if done.status:
-        said = done.tail[-1] if done.tail else f"exit {done.status}"
-        raise ValueError(f"rpm says: {said.replace(name, 'its folder')}")
-    listed = parse_versions(done.stdout, "=")
-    if not listed:
-        raise ValueError("rpm finds no package in it")
-    return listed
+        # Images without a shell keep a file a package:
+        # https://github.com/GoogleContainerTools/distroless
+        folder = find_inode(self.image, f"{DPKG}/status.d")
+        if folder and folder.kind == DIR:
+            for name in sorted(self.image.listing(folder)):
+                if not name.endswith(b".md5sums"):
+                    path = f"{DPKG}/status.d/{os.fsdecode(name)}"
+                    out |= self._read_dpkg(path, has_status=False)
+        return out
 
-
-def _list_apk(image: Squashfs, unlisted: list[str]) -> dict[str, str]:
-    """Return the packages of apk: https://wiki.alpinelinux.org/wiki/Apk_spec, `installed`."""
-    out: dict[str, str] = {}
-    for place in APK:
-        if find_inode(image, place) is None:
-            continue
-        text = _read_optional(image, place)
+    def _read_dpkg(self, path: str, *, has_status: bool) -> dict[str, str]:
+        """Return the packages of the file PATH of dpkg's."""
+        text = self._read(path)
         if text is None:
-            unlisted.append(f"{place}: the packages of apk, which cannot be read")
-            break
-        for stanza in text.split("\n\n"):
+            self.unlisted.append(f"{path}: packages of dpkg, which cannot be read")
+            return {}
+        found, torn = parse_dpkg_status(text, has_status=has_status)
+        if torn:
+            count = format_count(torn, "package")
+            self.unlisted.append(f"{path}: {count} of dpkg, of which it does not say what they are")
+        return {UNSAFE.sub("?", name): UNSAFE.sub("?", one.version) for name, one in found.items()}
+
+    # -- rpm and apk
+
+    def _list_rpm(self) -> dict[str, str]:
+        """Return what the image's rpm has listed, else what this machine's says of its database."""
+        listed = parse_versions(self._list_of("rpm"), "=")
+        if listed or self.asked.get("rpm") == "listed":
+            return listed
+        for place in RPM:
+            folder = find_inode(self.image, place)
+            if folder is None or folder.kind != DIR or not self.image.listing(folder):
+                continue
+            try:
+                return self._ask_rpm(folder)
+            except (Unreadable, OSError, ValueError) as error:
+                self.unlisted.append(f"{place}: the packages of rpm cannot be listed: {error}")
+                break  # the other place may be a link to this one
+        return {}
+
+    def _ask_rpm(self, folder: Inode) -> dict[str, str]:
+        """Return what this machine's rpm says of the database in FOLDER of the image.
+
+        Raise ValueError where there is none, where it fails, and where it lists nothing.
+        """
+        if not self.runner.has("rpm"):
+            raise ValueError(
+                "no rpm of the image lists them, and this machine has none (install rpm)"
+            )
+        with TemporaryDirectory(prefix="hpcstack-rpm-") as name:
+            self._copy_database(folder, Path(name))
+            argv = ["rpm", "--dbpath", name, "--query", "--all", "--queryformat", RPM_FORMAT]
+            env = {**os.environ, "HOME": name, "LC_ALL": "C"}
+            done = self.runner.output(argv, env=env, timeout=RPM_S)
+        if done.status:
+            said = done.tail[-1] if done.tail else f"exit {done.status}"
+            raise ValueError(f"rpm says: {said.replace(name, 'its folder')}")
+        listed = parse_versions(done.stdout, "=")
+        if not listed:
+            raise ValueError("rpm finds no package in its database")
+        return listed
+
+    def _copy_database(self, folder: Inode, to: Path) -> None:
+        """Write rpm's database in FOLDER of the image into the folder TO.
+
+        Raise ValueError where it is larger than any can be.
+        """
+        left = MAX_RPM
+        for name, entry in self.image.listing(folder).items():
+            file = self.image.inode(entry.reference)
+            if name not in RPM_FILES or file.kind != FILE:
+                continue
+            left -= file.size
+            if left < 0:
+                raise ValueError(f"its database is larger than {MAX_RPM >> 20} MiB")
+            with (to / name.decode()).open("wb") as copy:
+                copy.writelines(stream_content(self.image, file))
+
+    def _list_apk(self) -> dict[str, str]:
+        """Return the packages of apk: https://wiki.alpinelinux.org/wiki/Apk_spec, `installed`."""
+        place = next((one for one in APK if find_inode(self.image, one)), "")
+        if not place:
+            return {}
+        text = self._read(place)
+        if text is None:
+            self.unlisted.append(f"{place}: the packages of apk, which cannot be read")
+            return {}
+
+        out: dict[str, str] = {}
+        torn = 0
+        for stanza in filter(str.strip, text.split("\n\n")):
             said = dict(line.split(":", 1) for line in stanza.split("\n") if line[1:2] == ":")
             if "P" in said and "V" in said:
                 out[UNSAFE.sub("?", said["P"])] = UNSAFE.sub("?", said["V"])
-        if text.strip() and not out:
-            unlisted.append(f"{place}: no package of apk can be told from it")
-        break  # the other place may be a link to this one
-    return out
+            else:
+                torn += 1
+        if torn:
+            count = format_count(torn, "package")
+            self.unlisted.append(f"{place}: {count} of apk, of which it does not say what they are")
+        return out
 
+    # -- Python
 
-# -- Python
+    def _list_python(self) -> dict[str, str]:
+        """Return what the image's python3 has listed: those packages that it sees."""
+        self.unlisted += self._list_of("unlisted").split("\n")
+        if self.asked.get("python3") == "failed":
+            self.unlisted.append(
+                "python3: it fails in the image; which Python packages it sees is not known"
+            )
+        return parse_versions(self._list_of("pip"), "==")
 
+    def _list_other_pythons(self, known: Mapping[str, str]) -> dict[str, dict[str, str]]:
+        """Return {folder: {name: version}} of the Python packages that are not KNOWN.
 
-def _list_other_pythons(
-    image: Squashfs, known: Mapping[str, str], unlisted: list[str]
-) -> dict[str, dict[str, str]]:
-    """Return {folder: {name: version}} of the Python packages that are not KNOWN.
+        They are those of virtual environments, of conda and of other Pythons, and copies that a
+        package brings along.
+        """
+        from packaging.utils import canonicalize_name
 
-    They are those of virtual environments, of conda and of other Pythons, and copies that a package
-    brings along.
-    """
-    from packaging.utils import canonicalize_name
+        try:
+            metadata = read_python_metadata(self.image)
+        except Unreadable as error:
+            self.unlisted.append(f"Python packages: the image cannot be walked through: {error}")
+            return {}
 
-    versions = {canonicalize_name(name): version for name, version in known.items()}
-    out: dict[str, dict[str, str]] = {}
-    for one in read_python_metadata(image):
-        if one.text is None:
-            unlisted.append(f"{one.path}: it cannot be read")
-            continue
-        fields = HeaderParser().parsestr(one.text.partition("\n\n")[0])
-        name, version = (UNSAFE.sub("?", fields.get(key) or "") for key in ("Name", "Version"))
-        if not name or not version:
-            # of a package that is known, too: pip's list has it by its folder's name
-            unlisted.append(f"{one.path}: it names no package")
-        elif versions.get(canonicalize_name(name)) != version:
+        self.unlisted += metadata.unread
+        versions = {canonicalize_name(name): version for name, version in known.items()}
+        out: dict[str, dict[str, str]] = {}
+        left = MAX_ELSEWHERE
+        for one in metadata.packages:
+            name, version = (
+                UNSAFE.sub("?", one.fields.get(key) or "") for key in ("Name", "Version")
+            )
+            if not name or not version or max(len(name), len(version)) > LONGEST_NAME:
+                self.unlisted.append(f"{one.path}: it names no package")
+                continue
+            if versions.get(canonicalize_name(name)) == version:
+                continue
+            left -= len(one.folder) + len(name) + len(version)
+            if left < 0:
+                self.unlisted.append("Python packages: there are more than are written down")
+                break
             out.setdefault(one.folder, {})[name] = version
-    return out
-
-
-def read_python_metadata(image: Squashfs) -> Iterator[PythonMetadata]:
-    """Yield each METADATA of a Python package in IMAGE once, whatever its names.
-
-    The last one says so where there are more than MOST_FILES: its path is empty, and its text None.
-    """
-    read: set[int] = set()  # numbers of files
-    for path in walk_paths(image):
-        if not path.endswith(ENDS) or not METADATA.fullmatch(path):
-            continue
-        found = image.find(path)
-        if found is None or found.kind == DIR or found.number in read:
-            continue
-        if len(read) >= MOST_FILES:
-            yield PythonMetadata("", f"more than {MOST_FILES} files of Python's METADATA", None)
-            return
-        read.add(found.number)
-        text = UNSAFE.sub("?", os.fsdecode(path).encode("utf-8", "replace").decode())
-        folder = text.rpartition(".")[0] if text.endswith(".egg-info") else text
-        parts = folder.split("/")
-        depth = 1 if text.endswith(".egg-info") else 3 if "/EGG-INFO/" in text else 2
-        where = "/" + "/".join(parts[:-depth])
-        target = find_inode(image, os.fsdecode(path)) or found
-        yield PythonMetadata(where, f"/{text}", _read_text(image, target, MAX_METADATA))
+        return out

@@ -12,9 +12,9 @@ import uuid
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.store.artifact_format import read_elsewhere
 from hpcstack.store.contents import Distribution, read_distribution
 from hpcstack.store.licences import read_licences
+from hpcstack.store.package import list_packages_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,8 +86,10 @@ def _list_properties(artifact: Artifact) -> dict[str, str]:
     }
     if artifact.stand_in:
         out["stand-in"] = artifact.stand_in
-    if artifact.unlisted:
-        out["unlisted"] = f"UNKNOWN: {'; '.join(artifact.unlisted)}"
+    _, doubt = list_packages_elsewhere(artifact)
+    unlisted = [*artifact.unlisted, *([doubt] if doubt else [])]
+    if unlisted:
+        out["unlisted"] = f"UNKNOWN: {'; '.join(unlisted)}"
     if artifact.adopted:
         out["adopted"] = f"ADOPTED, not built by hpcstack: {artifact.adopted}"
     return out
@@ -110,9 +112,9 @@ def _list_components(
     for name, version in artifact.pip.items():
         url = PackageURL("pypi", None, canonicalize_name(name), version)
         urls[url] = licences.get(f"pypi:{name}", ())
-    for found in read_elsewhere(artifact).values():
-        for name, version in found.items():
-            urls.setdefault(PackageURL("pypi", None, canonicalize_name(name), version), ())
+    elsewhere, _ = list_packages_elsewhere(artifact)  # a doubt is a property of the image
+    for one in elsewhere:
+        urls.setdefault(PackageURL("pypi", None, canonicalize_name(one.name), one.version), ())
     kind = "apk" if distribution.name in OF_APK else "rpm"
     for name, version in artifact.other.items():
         urls[PackageURL(kind, distribution.name, name, version, qualifiers)] = ()

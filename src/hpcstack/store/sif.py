@@ -70,7 +70,7 @@ def extract_squashfs(sif: Path, output: Path, runner: Runner) -> None:
 
 def _ask_apptainer(words: list[str], sif: Path, runner: Runner) -> str:
     """Return what `apptainer sif` answers to WORDS about SIF. InputError where it fails."""
-    done = runner.output(["apptainer", "sif", *words, str(sif)])
+    done = runner.output(["apptainer", "sif", *words, str(sif.absolute())])
     if done.status:
         said = next((line for line in reversed(done.tail) if "error" in line.lower()), "")
         raise InputError(

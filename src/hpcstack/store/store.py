@@ -303,8 +303,7 @@ class Store:
             _copy(log, incoming / LOG)
             if lock:
                 write_text(incoming / LOCK, lock)
-            if artifact.elsewhere:
-                write_text(incoming / ELSEWHERE, write_elsewhere(artifact))
+            write_text(incoming / ELSEWHERE, write_elsewhere(artifact))
             write_text(incoming / ARTIFACT, write_artifact(artifact))
             self._open_to_readers(incoming)
             descriptors.make_folder(final.parent)

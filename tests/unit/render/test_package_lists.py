@@ -94,5 +94,4 @@ def test_a_program_that_fails_is_named_and_lists_nothing(
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     subprocess.run(["bash", "-c", script], env=env, check=True)
     assert (tmp_path / "x.txt").read_text() == listed
-    failed = tmp_path / "failed.txt"
-    assert failed.exists() == bool(status)
+    assert (tmp_path / "asked.txt").read_text() == f"lister {'failed' if status else 'listed'}\n"

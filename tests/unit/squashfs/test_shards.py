@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from hpcstack.core.errors import BuildError
 from hpcstack.core.process import Runner
 from hpcstack.oci.importer import Tar, pack_tars
 from hpcstack.oci.pack import PACKERS
-from hpcstack.squashfs import shards
+from hpcstack.squashfs import shards, table
 from hpcstack.squashfs.read import Squashfs
 from hpcstack.squashfs.shards import PREFIX, Shards
 from hpcstack.squashfs.walk import walk_paths
@@ -127,3 +128,11 @@ def test_a_layer_that_is_in_shards_is_packed_the_same_each_time(
         time.sleep(1.1)  # another second: no time of day is in it
 
     assert images[0].read_bytes() == images[1].read_bytes()
+
+
+def test_tables_that_are_larger_than_any_are_told(
+    tmp_path: Path, shards_of_three: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "LARGEST", 10)
+    with pytest.raises(BuildError, match="a table is larger than"):
+        pack(WIDE_IN_WIDE, tmp_path / "wide.sqsh", Runner())

@@ -13,7 +13,8 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from hpcstack.store.artifact import Artifact
 from hpcstack.store.contents import Distribution
-from hpcstack.store.licences import parse_copyright, parse_python_licences, read_licences
+from hpcstack.store.licences import list_stated_licences, parse_copyright, read_licences
+from hpcstack.store.python_metadata import parse_fields
 from hpcstack.store.sbom import make_sbom
 
 ARTIFACT = Artifact(
@@ -38,7 +39,7 @@ ARTIFACT = Artifact(
     ],
 )
 def test_a_python_package_states_its_licences(metadata: str, expected: tuple[str, ...]) -> None:
-    assert parse_python_licences(metadata) == expected
+    assert list_stated_licences(parse_fields(metadata)) == expected
 
 
 def test_a_debian_package_states_them_in_debians_form() -> None:

@@ -12,15 +12,15 @@ from pydantic import TypeAdapter
 from hpcstack.core.process import Runner
 from hpcstack.core.records import Text
 from hpcstack.squashfs.read import Squashfs
-from hpcstack.store import package_lists
+from hpcstack.store import package_lists, python_metadata
 from hpcstack.store.package_lists import (
     MOST_UNLISTED,
     PackageLists,
     bound_lines,
     parse_dpkg_status,
     read_package_lists,
-    read_python_metadata,
 )
+from hpcstack.store.python_metadata import read_python_metadata
 
 pytestmark = [pytest.mark.squashfs]
 LISTS = "opt/hpcstack/packages"
@@ -64,6 +64,7 @@ def test_what_the_image_lists_is_taken(tmp_path: Path) -> None:
             f"{LISTS}/pip.txt": "Torch==2.6.0\n",
             f"{LISTS}/conda.txt": "zlib=1.3=h1_0\n",
             f"{LISTS}/rpm.txt": "bash=5.1-2\n",
+            f"{LISTS}/asked.txt": "dpkg-query listed\npython3 listed\nrpm listed\n",
             "var/lib/dpkg/status": STATUS,
             "var/lib/rpm/rpmdb.sqlite": BROKEN,
             **python_package("torch", "2.6.0"),
@@ -114,14 +115,40 @@ def test_metadata_that_names_no_package_is_said(tmp_path: Path) -> None:
 def test_more_metadata_than_is_read_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(package_lists, "MOST_FILES", 2)
     files = {key: text for n in range(3) for key, text in python_package(f"p{n}", "1").items()}
     image = make_image(tmp_path, files)
-    with Squashfs(image) as opened:
-        assert [one.text is None for one in read_python_metadata(opened)] == [False, False, True]
-    assert read_package_lists(image, Runner()).unlisted == [
-        "more than 2 files of Python's METADATA: it cannot be read"
-    ]
+    for limit, most in (("MOST_FILES", 2), ("MAX_ALL", 100)):
+        with monkeypatch.context() as patched, Squashfs(image) as opened:
+            patched.setattr(python_metadata, limit, most)
+            found = read_python_metadata(opened)
+        assert len(found.packages) < 3
+        assert found.unread == ["Python packages: there are more than are read"]
+
+    monkeypatch.setattr(package_lists, "MAX_ELSEWHERE", 50)
+    lists = read_package_lists(image, Runner())
+    assert lists.unlisted == ["Python packages: there are more than are written down"]
+
+
+def test_a_python_package_without_metadata_is_said_once(tmp_path: Path) -> None:
+    line = f"/{SITE}/gone.dist-info: it has no METADATA"
+    files = {f"{SITE}/gone.dist-info/RECORD": "x", f"{LISTS}/unlisted.txt": f"{line}\n{line}\n"}
+    assert read(tmp_path, files).unlisted == [line]
+
+
+def test_a_name_that_is_none_makes_no_record_large(tmp_path: Path) -> None:
+    found = read(tmp_path, python_package("x" * 201, "1"))
+    assert found.elsewhere == {}
+    assert len(found.unlisted) == 1
+
+
+def test_an_empty_list_of_a_program_that_has_listed_is_known_to_be_empty(tmp_path: Path) -> None:
+    asked = "dpkg-query listed\nrpm listed\n"
+    files: dict[str, str | bytes] = {
+        f"{LISTS}/asked.txt": asked,
+        "var/lib/rpm/rpmdb.sqlite": BROKEN,
+        "var/lib/dpkg/status": "",
+    }
+    assert read(tmp_path, files) == PackageLists()
 
 
 def test_dpkgs_database_is_read_where_the_image_has_no_dpkg(tmp_path: Path) -> None:
@@ -136,7 +163,7 @@ def test_dpkgs_database_is_read_where_the_image_has_no_dpkg(tmp_path: Path) -> N
     )
     assert found.apt == {"a": "1", "base-files": "12"}
     assert found.unlisted == [
-        "/var/lib/dpkg/status.d/torn: a package of dpkg, which cannot be read"
+        "/var/lib/dpkg/status.d/torn: 1 package of dpkg, of which it does not say what they are"
     ]
 
 
@@ -151,8 +178,13 @@ def test_apks_database_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({f"{LISTS}/failed.txt": "dpkg-query\n", "var/lib/dpkg/status": STATUS}, "dpkg-query"),
-        ({f"{LISTS}/failed.txt": "python3\n"}, "python3"),
+        (
+            {f"{LISTS}/asked.txt": "dpkg-query failed\n", "var/lib/dpkg/status": STATUS},
+            "dpkg-query",
+        ),
+        ({f"{LISTS}/asked.txt": "python3 failed\n"}, "python3"),
+        ({f"{LISTS}/asked.txt": "rpm failed\n", "var/lib/rpm/rpmdb.sqlite": BROKEN}, "rpm"),
+        ({"lib/apk/db/installed": "P:a\nV:1\n\nP:b\n"}, "1 package of apk"),
         ({f"{LISTS}/unlisted.txt": "/x: its METADATA cannot be read\n"}, "/x: its METADATA"),
         ({"var/lib/dpkg/status": "torn"}, "/var/lib/dpkg/status"),
         ({"lib/apk/db/installed": "torn"}, "/lib/apk/db/installed"),
@@ -198,6 +230,10 @@ def test_rpms_database_is_read_by_this_machines_rpm(tmp_path: Path) -> None:
 
     assert "install rpm" in read(tmp_path, {"etc/x": "1"}, "rpm").unlisted[0]
 
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(package_lists, "MAX_RPM", 100)
+        assert "is larger than" in read(tmp_path, {"etc/x": "1"}).unlisted[0]
+
 
 def test_dpkgs_status_names_sources() -> None:
     text = (
@@ -206,16 +242,14 @@ def test_dpkgs_status_names_sources() -> None:
         "Package: c\nStatus: install ok installed\nVersion: 3\nDescription: x\n Source: not this\n\n"
         "Package: gone\nStatus: deinstall ok config-files\nVersion: 4\n\nPackage: torn\n"
     )
-    assert parse_dpkg_status(text) == {
-        "a": ("1", "s", "1"),
-        "b": ("2+b1", "t", "2"),
-        "c": ("3", "c", "3"),
-    }
+    found, torn = parse_dpkg_status(text)
+    assert found == {"a": ("1", "s", "1"), "b": ("2+b1", "t", "2"), "c": ("3", "c", "3")}
+    assert torn == 1, "the last one does not say whether it is installed"
 
 
 def test_a_base_that_names_its_folders_oddly_leaves_a_record_that_can_be_read() -> None:
     odd = f"/opt/\x1b[31m/x\u202e{'y' * 5000}.dist-info: its METADATA cannot be read"
-    lines = bound_lines([odd, "", *["/a: b"] * MOST_UNLISTED])
+    lines = bound_lines([odd, "", *[f"/a: {number}" for number in range(MOST_UNLISTED)]])
     for line in lines:
         TypeAdapter(Text).validate_python(line)
     assert lines[-1] == "and 1 more"
