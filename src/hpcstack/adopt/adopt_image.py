@@ -59,7 +59,8 @@ ENGINE = "builtin"
 class AdoptRequest:
     """What to adopt: SOURCE as NAME-VERSION, with its recipe in FOLDER.
 
-    SOURCE is a squashfs, a SIF, or whatever `hpcstack import` takes. COMMANDS get wrappers in the module.
+    SOURCE is a squashfs, a SIF, or whatever `hpcstack import` takes. COMMANDS get wrappers in the
+    module.
     """
 
     source: str

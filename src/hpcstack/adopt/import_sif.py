@@ -18,6 +18,7 @@ from hpcstack.core.errors import InputError
 from hpcstack.core.files import digest_of
 from hpcstack.core.outputs import new_file
 from hpcstack.core.replacing import replace_file
+from hpcstack.oci.flatten import NeedsTwoPasses
 from hpcstack.oci.importer import Imported, pack_tars, read_tars
 from hpcstack.oci.manifest import Image
 from hpcstack.oci.metadata import (
@@ -34,8 +35,9 @@ from hpcstack.store.workspace import make_workspace
 
 if TYPE_CHECKING:
     from hpcstack.build.workbench import Workbench
+    from hpcstack.oci.metadata import Added
 
-PIECE = 1 << 20
+PIECE = 1 << 20  # bytes that are read at once
 
 
 def import_any(
@@ -80,14 +82,23 @@ def import_sif(
         }
         above = [make_file_member(path, text) for path, text in texts.items()]
         bench.progress("packing")
-        compression = bench.site.build.compression
-        with (
-            replace_file(final, bench.site.sharing) as part,
-            bench.runner.read(["sqfs2tar", str(inner)]) as pipe,
-        ):
-            pieces = iter(lambda: pipe.read(PIECE), b"")
-            pack_tars(read_tars(above, pieces), part, work, compression, bench.runner)
-        read_back(final, bench.runner)
+        with replace_file(final, bench.site.sharing) as part:
+            try:
+                _pack_again(inner, above, part, work, bench)
+            except NeedsTwoPasses as error:
+                raise InputError(
+                    f"{sif} cannot be given what Enroot reads: {error}",
+                    "is its /etc a folder? no tool makes such an image by accident",
+                ) from None
+            read_back(part, bench.runner)
 
     image = Image(f"sha256:{digest_of(sif)}", survey.platform, {}, ())
     return Imported(final, final.stat().st_size, image, time.monotonic() - began, 1)
+
+
+def _pack_again(inner: Path, above: Added, output: Path, work: Path, bench: Workbench) -> None:
+    """Pack the squashfs INNER with the files ABOVE over it into OUTPUT. WORK takes the log."""
+    compression = bench.site.build.compression
+    with bench.runner.read(["sqfs2tar", str(inner)]) as pipe:
+        pieces = iter(lambda: pipe.read(PIECE), b"")
+        pack_tars(read_tars(above, pieces), output, work, compression, bench.runner)
