@@ -13,11 +13,14 @@ import click
 from hpcstack.cli.published import tree_of
 from hpcstack.cli.session import Session, answer, format_table, json_option, say
 from hpcstack.core.clock import read_clock
+from hpcstack.core.errors import format_count
 
 if TYPE_CHECKING:
+    from hpcstack.publish.holdings import Holdings
     from hpcstack.publish.search import Hit
 
 DAYS = 90  # in which a person used it
+MOST = 5  # images that a note names
 
 
 @click.command("find")
@@ -45,6 +48,7 @@ def command(session: Session, what: str, published: bool, as_json: bool) -> None
 
     found = find_hits(what, holdings, say)
     hits, notes = _count_people(session, found)
+    notes += _note_shorter_lists(holdings)
     document = {
         "hits": [_make_row(hit) for hit in hits],
         "unread": holdings.unread,
@@ -71,6 +75,19 @@ def _count_people(session: Session, hits: list[Hit]) -> tuple[list[Hit], list[st
         return hits, [f"who uses them is not known: {error.message}"]
     notes = [f"people are counted since {usage.since}"]
     return [replace(hit, releases=count_people(hit.releases, usage)) for hit in hits], notes
+
+
+def _note_shorter_lists(holdings: Holdings) -> list[str]:
+    """Return the note that an older hpcstack stored some images of HOLDINGS; [] where none did."""
+    keys = [f"{one.stack} ({one.key[:12]})" for one in holdings.by_older]
+    if not keys:
+        return []
+    more = f" and {len(keys) - MOST} more" if len(keys) > MOST else ""
+    return [
+        f"of {format_count(len(keys), 'image')} only the packages of the system and of its own "
+        f"python3 are known: {', '.join(keys[:MOST])}{more}. An older hpcstack stored them. `hpcstack build "
+        "STACK --fresh` makes a list of all Pythons"
+    ]
 
 
 def _make_row(hit: Hit) -> dict[str, Any]:

@@ -197,10 +197,10 @@ def _list_subjects(audit: Audit) -> list[Subject]:
     """Return the packages of the image as records name them; note in AUDIT what cannot be."""
     artifact = audit.artifact
     out = []
-    elsewhere, doubt = list_packages_elsewhere(artifact)
-    if doubt:
-        audit.unknown.append(Unaudited("other", doubt))
-    for package in (*list_packages(artifact), *elsewhere):
+    elsewhere = list_packages_elsewhere(artifact)
+    if elsewhere.doubt:
+        audit.unknown.append(Unaudited("other", elsewhere.doubt))
+    for package in (*list_packages(artifact), *elsewhere.packages):
         if package.ecosystem == "pypi":
             name = re.sub(r"[-_.]+", "-", package.name).lower()
             out.append(Subject(package, Target("PyPI", name), package.version))

@@ -74,6 +74,7 @@ class Holdings:
     images: list[HeldImage] = field(default_factory=list)
     locks: list[HeldLock] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    by_older: list[Artifact] = field(default_factory=list)  # their lists are an older hpcstack's
 
 
 def list_holdings(

@@ -70,12 +70,16 @@ def find_hits(text: str, holdings: Holdings, say: Callable[[str], None]) -> list
 def _search_packages(question: Question, holdings: Holdings) -> Iterator[Hit]:
     for image in holdings.images:
         artifact = image.artifact
-        elsewhere, doubt = list_packages_elsewhere(artifact)
-        doubts = [*artifact.unlisted[:MOST_TOLD], *([doubt] if doubt else [])]
+        elsewhere = list_packages_elsewhere(artifact)
+        doubts = artifact.unlisted[:MOST_TOLD]
+        if not elsewhere.was_looked:
+            holdings.by_older.append(artifact)
+        elif elsewhere.doubt:
+            doubts.append(elsewhere.doubt)
         if doubts:
             what = "; ".join(doubts)
             holdings.unread.append(f"{artifact.stack} ({artifact.key[:12]}): {what}")
-        for package in (*list_packages(artifact), *elsewhere):
+        for package in (*list_packages(artifact), *elsewhere.packages):
             asked = is_asked_for(package, question)
             if asked is not False:
                 yield Hit(

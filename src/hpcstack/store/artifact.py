@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpcstack.core.sharing import ALONE, Sharing
+
 IMAGE = "image.sqsh"
 
 
@@ -35,6 +37,7 @@ class Artifact:
     mounts: list[str] = field(default_factory=list)  # SOURCE:TARGET, of the recipe
     slurm: bool = False  # Slurm's commands can be typed in its containers, as the recipe says
     folder: str = ""  # in which it lies in the store
+    sharing: Sharing = field(default=ALONE, compare=False)  # whose files are believed there
     # why programs of its base and recipe ran beside the builder; empty where they could not
     unconfined: str = ""
     # where it was taken from, in words, if hpcstack did not build it; empty where it did
@@ -55,5 +58,5 @@ class Artifact:
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON, with the path of its image."""
         record = asdict(self)
-        del record["elsewhere"]
+        del record["elsewhere"], record["sharing"]
         return {**record, "image": str(self.image)}

@@ -17,6 +17,7 @@ from pydantic import Field, StringConstraints
 from hpcstack.core.errors import InputError, StoreError
 from hpcstack.core.files import read_bytes
 from hpcstack.core.records import Digest, Format, Key, Plain, Record, Text
+from hpcstack.core.sharing import ALONE, Sharing
 from hpcstack.store.artifact import Artifact
 
 REMEDY = "remove the folder and build again"
@@ -70,7 +71,7 @@ def write_artifact(artifact: Artifact) -> str:
     others.
     """
     record = asdict(artifact)
-    del record["folder"], record["elsewhere"]
+    del record["folder"], record["sharing"], record["elsewhere"]
     for name in ("slurm", "unlisted", "other"):
         if not record[name]:
             del record[name]
@@ -83,42 +84,39 @@ def write_elsewhere(artifact: Artifact) -> str:
     return json.dumps(record, indent=1, sort_keys=True) + "\n"
 
 
-def read_elsewhere(artifact: Artifact) -> dict[str, dict[str, str]]:
+def read_elsewhere(artifact: Artifact) -> dict[str, dict[str, str]] | None:
     """Return {folder: {name: version}} of the Python packages of ARTIFACT that lie elsewhere.
 
-    Those of a stored image are read from its elsewhere.json. StoreError where that is damaged, or
-    not there: an older hpcstack, which did not look for them, has stored the image.
+    Those of a stored image are read from its elsewhere.json. None where that is not there: an older
+    hpcstack, which did not look for them, has stored the image. StoreError where it is damaged.
     """
     if artifact.elsewhere or not artifact.folder:
         return artifact.elsewhere
     path = Path(artifact.folder) / ELSEWHERE
     try:
-        document: Any = json.loads(read_bytes(path, MAX_ELSEWHERE))
+        document: Any = json.loads(read_bytes(path, MAX_ELSEWHERE, publishers=artifact.sharing))
     except FileNotFoundError:
-        raise StoreError(
-            "Python packages beside those of its own python3 were not looked for when it was stored",
-            f"hpcstack build {artifact.stack} --fresh",
-        ) from None
+        return None
     except (OSError, ValueError, RecursionError, InputError) as error:
         raise StoreError(f"{path} cannot be read: {error}", REMEDY) from None
     return PACKAGES.read(document, str(path), REMEDY).elsewhere
 
 
-def read_artifact(text: bytes, folder: str) -> Artifact:
-    """Return the image that TEXT, the artifact.json of FOLDER, describes.
+def read_artifact(text: bytes, folder: str, sharing: Sharing = ALONE) -> Artifact:
+    """Return the image that TEXT, the artifact.json of FOLDER, describes; SHARING is the store's.
 
     StoreError where it describes none. ValueError or RecursionError where it is not JSON. A record
     without a format is older than formats: its unknown fields are ignored.
     """
     document: Any = json.loads(text)
     if isinstance(document, dict) and "format" not in document:
-        known = {entry.name for entry in fields(Artifact)} - {"folder"}
+        known = {entry.name for entry in fields(Artifact)} - {"folder", "sharing"}
         document = {
             "format": ARTIFACT.name,
             **{name: value for name, value in document.items() if name in known},
         }
     found = ARTIFACT.read(document, f"{folder}/artifact.json", REMEDY)
-    return Artifact(**found.model_dump(exclude={"format"}), folder=folder)
+    return Artifact(**found.model_dump(exclude={"format"}), folder=folder, sharing=sharing)
 
 
 def check_changeable(text: bytes, folder: str) -> None:

@@ -33,6 +33,12 @@ QUESTION = re.compile(
 CONDITION = re.compile(r"\s*(?P<operator><=|>=|==|!=|<|>)\s*(?P<version>[A-Za-z0-9][\w.+:~!-]*)\s*")
 
 
+# What no hpcstack did before elsewhere.json was written.
+NOT_LOOKED = (
+    "Python packages beside those of its own python3 were not looked for when it was stored"
+)
+
+
 @dataclass(frozen=True, order=True)
 class Package:
     """A package as it is installed."""
@@ -77,21 +83,29 @@ def list_packages(artifact: Artifact) -> list[Package]:
     return sorted(out)
 
 
-def list_packages_elsewhere(artifact: Artifact) -> tuple[list[Package], str]:
-    """Return (the Python packages of ARTIFACT that its own python3 does not see, sorted; a doubt).
+@dataclass(frozen=True)
+class PackagesElsewhere:
+    """The Python packages of an image that its own python3 does not see."""
 
-    The doubt says why they are not known. It is empty where they are.
-    """
+    packages: list[Package]  # sorted
+    doubt: str = ""  # why they are not known
+    was_looked: bool = True  # an older hpcstack did not look for them when it stored the image
+
+
+def list_packages_elsewhere(artifact: Artifact) -> PackagesElsewhere:
+    """Return the Python packages of ARTIFACT that its own python3 does not see."""
     try:
         elsewhere = read_elsewhere(artifact)
     except StoreError as error:
-        return [], error.message
+        return PackagesElsewhere([], error.message)
+    if elsewhere is None:
+        return PackagesElsewhere([], NOT_LOOKED, was_looked=False)
     packages = [
         Package("pypi", name, version, folder)
         for folder, found in elsewhere.items()
         for name, version in found.items()
     ]
-    return sorted(packages), ""
+    return PackagesElsewhere(sorted(packages))
 
 
 def parse_question(text: str) -> Question:

@@ -86,7 +86,7 @@ def _list_properties(artifact: Artifact) -> dict[str, str]:
     }
     if artifact.stand_in:
         out["stand-in"] = artifact.stand_in
-    _, doubt = list_packages_elsewhere(artifact)
+    doubt = list_packages_elsewhere(artifact).doubt
     unlisted = [*artifact.unlisted, *([doubt] if doubt else [])]
     if unlisted:
         out["unlisted"] = f"UNKNOWN: {'; '.join(unlisted)}"
@@ -112,8 +112,8 @@ def _list_components(
     for name, version in artifact.pip.items():
         url = PackageURL("pypi", None, canonicalize_name(name), version)
         urls[url] = licences.get(f"pypi:{name}", ())
-    elsewhere, _ = list_packages_elsewhere(artifact)  # a doubt is a property of the image
-    for one in elsewhere:
+    # A doubt is a property of the image.
+    for one in list_packages_elsewhere(artifact).packages:
         urls.setdefault(PackageURL("pypi", None, canonicalize_name(one.name), one.version), ())
     kind = "apk" if distribution.name in OF_APK else "rpm"
     for name, version in artifact.other.items():

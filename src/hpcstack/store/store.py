@@ -84,7 +84,7 @@ class Store:
         self._check_author(folder)
         try:
             record = files.read_bytes(folder / ARTIFACT, MAX_RECORD, publishers=self.sharing)
-            artifact = read_artifact(record, str(folder))
+            artifact = read_artifact(record, str(folder), self.sharing)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, RecursionError, InputError) as error:

@@ -19,7 +19,7 @@ from hpcstack.oci.delta_layer import find_delta, write_delta
 from hpcstack.oci.headers import XATTR
 from hpcstack.squashfs.read import Squashfs
 from support.splicing import Case, need_overlay
-from support.trees import listing
+from support.trees import listing, trust_archive
 
 Listing = dict[str, list[Any]]
 NEVER: frozenset[str] = frozenset()
@@ -46,6 +46,7 @@ def unpack(image: Path, folder: Path) -> Path:
 def apply_layer(layer: bytes, top: Path) -> None:
     """LAYER over TOP, as the image specification says: whiteouts, and what replaces what is there."""
     with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
+        trust_archive(tar)
         folders = []
         for member in tar:
             path = top / member.name
@@ -65,7 +66,7 @@ def apply_layer(layer: bytes, top: Path) -> None:
             if member.islnk():
                 os.link(top / member.linkname, path)
                 continue
-            tar.extract(member, top, filter="fully_trusted")
+            tar.extract(member, top)
             for field, value in member.pax_headers.items():
                 if field.startswith(XATTR):
                     data = value.encode("utf-8", "surrogateescape")

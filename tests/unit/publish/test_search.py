@@ -20,6 +20,7 @@ from hpcstack.squashfs.codec import Unreadable
 from hpcstack.squashfs.inode import DIR
 from hpcstack.squashfs.read import Squashfs
 from hpcstack.squashfs.walk import walk_paths
+from hpcstack.store.artifact_format import ELSEWHERE
 from support.locks import example_lock
 from support.modules import Place
 
@@ -54,6 +55,18 @@ def test_releases_come_first_and_are_named(place: Place) -> None:
     assert ask(place, "urllib3>=2.5") == [("pytorch-24.11", "pytorch/24.11-r2 (testing, default)")]
     assert ask(place, "deb:libssl3") == [("jax-25.04", "stored")]
     assert ask(place, "nothing-of-this-name") == []
+
+
+def test_an_image_of_an_older_hpcstack_is_found_and_told_apart_from_a_damaged_one(
+    place: Place,
+) -> None:
+    older, damaged, *_ = place.store.images()
+    (Path(older.folder) / ELSEWHERE).unlink()
+    (Path(damaged.folder) / ELSEWHERE).write_text("torn")
+    holdings = list_holdings(place.store, place.tree)
+    assert len(find_hits("urllib3", holdings, lambda _: None)) == 3
+    assert holdings.by_older == [older]
+    assert [damaged.key[:12] in one for one in holdings.unread] == [True]
 
 
 def test_what_was_removed_is_no_release(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ THEIR_OWN = ("runtimes", "build/engines")
 # {file: why it may}
 MAY = {
     "adopt/survey.py": "reads what Enroot and Apptainer have left in an image",
+    "adopt/import_sif.py": "says to people what an image is given for Enroot",
     "build/verify.py": "says to people whose signature a SIF has",
     "cli/__init__.py": "the line of a verb's help",
     "cli/build_.py": "names the engines of builds",

@@ -17,7 +17,12 @@ from hpcstack.core.files import digest_of
 from hpcstack.site.load import Site
 from hpcstack.store.artifact import Artifact
 from hpcstack.store.artifact_format import ELSEWHERE, read_elsewhere, write_artifact
-from hpcstack.store.package import Package, list_packages_elsewhere
+from hpcstack.store.package import (
+    NOT_LOOKED,
+    Package,
+    PackagesElsewhere,
+    list_packages_elsewhere,
+)
 from hpcstack.store.store import Store, open_store
 
 
@@ -267,13 +272,13 @@ def test_packages_that_lie_elsewhere_are_in_a_file_that_an_older_hpcstack_overlo
 
     stored = store.put(made, image, tmp_path / "log")
     assert read_elsewhere(stored) == made.elsewhere
-    assert list_packages_elsewhere(stored) == ([Package("pypi", "six", "1.16", "/opt/venv")], "")
+    found = list_packages_elsewhere(stored)
+    assert found == PackagesElsewhere([Package("pypi", "six", "1.16", "/opt/venv")])
 
     path = Path(stored.folder) / ELSEWHERE
     path.write_text("torn")
     with pytest.raises(StoreError, match="cannot be read"):
         read_elsewhere(stored)
-    assert list_packages_elsewhere(stored)[1].startswith(str(path))
+    assert list_packages_elsewhere(stored).doubt.startswith(str(path))
     path.unlink()
-    assert list_packages_elsewhere(stored)[0] == []
-    assert "not looked for" in list_packages_elsewhere(stored)[1]
+    assert list_packages_elsewhere(stored) == PackagesElsewhere([], NOT_LOOKED, was_looked=False)
