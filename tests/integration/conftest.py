@@ -28,6 +28,14 @@ def built(testbed: Testbed) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
+def mpi_stack(testbed: Testbed) -> str:
+    """The stack python-3.12-mpi, built if it is not there."""
+    stack = "python-3.12-mpi"
+    testbed.json("build", stack)
+    return stack
+
+
+@pytest.fixture(scope="session")
 def published(testbed: Testbed, built: dict[str, Any]) -> dict[str, Any]:
     testbed.unpublish("pytorch")
     document: dict[str, Any] = testbed.json("publish", STACK)

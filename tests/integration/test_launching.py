@@ -310,13 +310,14 @@ def test_the_doctor_sees_the_nodes(testbed: Testbed) -> None:
 
 @pytest.mark.pmix
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_an_mpi_program_really_talks(testbed: Testbed, show: str, runtime: str) -> None:
+def test_an_mpi_program_really_talks(
+    testbed: Testbed, show: str, mpi_stack: str, runtime: str
+) -> None:
     """Open MPI of the image, started by Slurm's PMIx, with ranks on two nodes and two on each."""
-    testbed.json("build", "python-3.12-mpi")
     testbed.give("tests/launching/ring.py", RING)
     words = ("-N2", "--nproc-per-node=2", "--mode", "mpi", "--runtime", runtime, "--", "ring.py")
-    script = 'cd tests/launching && exec hpcstack launch python-3.12-mpi "$@"'
-    done = testbed.bash(script, *words, check=False)
+    script = 'cd tests/launching && exec hpcstack launch "$@"'
+    done = testbed.bash(script, mpi_stack, *words, check=False)
     said = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
     assert said == [f"rank {n} of 4 got {(n - 1) % 4} sum 6 big 4" for n in range(4)], done.stderr
 

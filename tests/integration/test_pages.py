@@ -87,16 +87,14 @@ def test_your_own_project(testbed: Testbed, published: dict[str, str]) -> None:
     "the verbs of the page, one after the other",
     kept="tests/unit/cli/test_admins_day.py::test_undo_takes_back_what_was_named_and_a_withdrawn_image_is_not_published_unseen",
 )
-def test_three_in_the_morning(testbed: Testbed) -> None:
-    stack = "python-3.12-mpi"
-    testbed.json("build", stack)
+def test_three_in_the_morning(testbed: Testbed, mpi_stack: str) -> None:
     testbed.unpublish("python")
     for why in ("first", "second"):
-        testbed.hpcstack("publish", stack, "--channel", "production", "--override", why)
+        testbed.hpcstack("publish", mpi_stack, "--channel", "production", "--override", why)
     testbed.hpcstack("default", "python/3.12-mpi", "--reason", "what is undone")
     text = script(
         "how-to/on-call.md",
-        **{"pytorch/24.11": "python/3.12-mpi", "pytorch-24.11": stack, "pytorch": "python"},
+        **{"pytorch/24.11": "python/3.12-mpi", "pytorch-24.11": mpi_stack, "pytorch": "python"},
     )
     said = run(testbed, "three", text)
     assert "this would change:" in said
@@ -106,11 +104,9 @@ def test_three_in_the_morning(testbed: Testbed) -> None:
     assert testbed.json("status", "--check")["wrong"] == []
 
 
-def test_what_is_inside_is_found_and_audited(testbed: Testbed) -> None:
-    stack = "python-3.12-mpi"
-    testbed.json("build", stack)
+def test_what_is_inside_is_found_and_audited(testbed: Testbed, mpi_stack: str) -> None:
     testbed.unpublish("python")
-    testbed.hpcstack("publish", stack, "--channel", "production", "--override", "for a page")
+    testbed.hpcstack("publish", mpi_stack, "--channel", "production", "--override", "for a page")
     pages = [script(f"how-to/{page}.md") for page in ("find-what-is-inside", "audit-images")]
     text = (
         "\n".join(pages)

@@ -248,10 +248,9 @@ def test_a_browser_shows_the_page_whole(
 
 
 @pytest.mark.pmix
-def test_a_stack_without_torch_is_proven_by_its_own_check(testbed: Testbed) -> None:
-    testbed.hpcstack("build", "python-3.12-mpi", timeout=900)
+def test_a_stack_without_torch_is_proven_by_its_own_check(testbed: Testbed, mpi_stack: str) -> None:
     document = testbed.json(
-        "test", "python-3.12-mpi", "-N", "2", "--runtime", "apptainer", "--tier", "standard"
+        "test", mpi_stack, "-N", "2", "--runtime", "apptainer", "--tier", "standard"
     )
     found = {one["code"]: one for one in document["outcomes"]}
     assert document["verdict"] == "PASS", document

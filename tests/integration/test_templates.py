@@ -137,13 +137,12 @@ def test_training(jobs: Jobs, template: str) -> None:
     "its text is judged whole; ddp and checkpoint-requeue are run",
     kept="tests/unit/render/test_job_template.py::test_each_script_is_whole",
 )
-def test_mpi(jobs: Jobs, testbed: Testbed) -> None:
-    testbed.json("build", "python-3.12-mpi")
+def test_mpi(jobs: Jobs, mpi_stack: str) -> None:
     program = (
         "from mpi4py import MPI; w = MPI.COMM_WORLD; print(f'rank {w.rank} of {w.size} sum "
         "{w.allreduce(1)}', flush=True)"
     )
-    said = jobs.until(jobs.submit("mpi", "python3", "-c", program, stack="python-3.12-mpi"), "")
+    said = jobs.until(jobs.submit("mpi", "python3", "-c", program, stack=mpi_stack), "")
     assert ranks(said) == [f"rank {n} of 4 sum 4" for n in range(4)], said
 
 
