@@ -19,7 +19,7 @@ HOST, SMOKE = Path(hpcstack.__file__).parent, Path(hpcstack_smoke.__file__).pare
 # Low to high, one per rank: a file imports its own room or one before it, wherever in the file the
 # import stands.
 ROOMS = (
-    "core", "squashfs", "requirements", "recipe", "hardware", "slurm", "site", "report", "lock", "oci", "runtimes", "store", "render", "releases",
+    "core", "squashfs", "requirements", "recipe", "draft", "hardware", "slurm", "site", "report", "lock", "oci", "runtimes", "store", "render", "releases",
     "naming", "project", "launch", "build", "imagecache", "resolve", "adopt", "publish", "diagnose", "suite", "sync", "lint", "preview", "bump", "schemas", "cli",
 )  # fmt: skip
 CHAIN = 13  # files, of which each imports the next when it is loaded

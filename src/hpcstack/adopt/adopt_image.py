@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +14,7 @@ from hpcstack.build.build import build_on
 from hpcstack.build.engines import choose_engine
 from hpcstack.build.request import LEAST_BYTES, BuildRequest
 from hpcstack.core.errors import InputError
-from hpcstack.core.files import digest_of, read_text, write_text, writing_below
+from hpcstack.core.files import digest_of
 from hpcstack.core.quote import join_lines
 from hpcstack.lock.file import LockFile
 from hpcstack.lock.model import (
@@ -28,8 +26,8 @@ from hpcstack.lock.model import (
     LockedPlatform,
 )
 from hpcstack.lock.model import read_lock as read_lock
-from hpcstack.recipe.catalog import SUFFIX, Catalog, Recipe
-from hpcstack.recipe.fields import NAME, VERSION
+from hpcstack.recipe.catalog import Catalog, Recipe
+from hpcstack.recipe.new_recipe import place_new_recipe, write_new_recipe
 from hpcstack.render.image import KERNEL_NAMES
 from hpcstack.store.package_lists import read_package_lists
 from hpcstack.store.sif import SIF_SUFFIX, extract_squashfs
@@ -42,14 +40,12 @@ if TYPE_CHECKING:
     from hpcstack.build.workbench import Workbench
     from hpcstack.core.process import Runner
     from hpcstack.recipe.model import Stack
-    from hpcstack.site.load import Site
     from hpcstack.store.artifact import Artifact
 
 # Stands where nothing says what an image was made from. RFC 2606: no registry can have this name.
 NO_BASE = "adopted.invalid/not-known:not-known"
 TORCHRUN = "torchrun"
 PYTHONS = ("python", "python3")  # which a recipe's `module.python` offers
-MAX_RECIPE = 1 << 20  # bytes
 # There is one step and no definition to build by. So the engine that needs nothing but what mounts
 # and packs images is enough.
 ENGINE = "builtin"
@@ -92,7 +88,7 @@ def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Ad
 
     If that fails, no new recipe is left.
     """
-    path = _recipe_path(request, catalog)
+    full_name, path = place_new_recipe(request.folder, request.name, request.version, catalog)
     with make_workspace(bench.site, bench.runner, LEAST_BYTES) as work:
         source, image = _find_image(request.source, work, bench)
         before = _identify_file(image)
@@ -112,10 +108,11 @@ def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Ad
                 )
             return _add_contents(build, made, bench.runner)
 
-        new_recipe = _write_recipe(path, render_recipe(request, survey, source, sha256), bench.site)
+        text = render_recipe(request, survey, source, sha256)
+        new_recipe = write_new_recipe(path, text, bench.site.sharing)
         try:
             recipes = Catalog([request.folder, *catalog.folders], catalog.policy)
-            recipe = recipes.find(path.name.removesuffix(SUFFIX))
+            recipe = recipes.find(full_name)
             lock = _make_first_lock(recipe.stack, survey, sha256, image.stat().st_size)
             engine, why = choose_engine(ENGINE, bench.runner)
             build = BuildRequest(recipe.stack, lock, bench.site, survey.platform, engine, why)
@@ -128,34 +125,6 @@ def adopt_image(request: AdoptRequest, catalog: Catalog, bench: Workbench) -> Ad
     whole = read_lock(Path(artifact.folder) / LOCK)
     lock_path = LockFile(recipe, bench.site).write(whole)
     return Adoption(recipe, whole, lock_path, artifact, new, survey.unknown)
-
-
-def _recipe_path(request: AdoptRequest, catalog: Catalog) -> Path:
-    """Return where the recipe of REQUEST goes.
-
-    Raise InputError for a name or a version that no stack can have, and for a stack that another
-    file holds.
-    """
-    for what, text, pattern in (
-        ("name", request.name, NAME),
-        ("version", request.version, VERSION),
-    ):
-        if not re.fullmatch(pattern, text):
-            raise InputError(
-                f"--as: {text!r} is not the {what} of a stack",
-                "as in: --as mytorch/2024.1",
-                page="adopt-an-image",
-            )
-    full_name = f"{request.name}-{request.version}"
-    path = request.folder / f"{full_name}{SUFFIX}"
-    other = catalog.names().get(full_name)
-    if other and other.resolve() != path.resolve():
-        raise InputError(
-            f"there is a stack {full_name} already, in {other}",
-            "adopt the image by another NAME/VERSION",
-            page="adopt-an-image",
-        )
-    return path
 
 
 def _find_image(source: str, work: Path, bench: Workbench) -> tuple[str, Path]:
@@ -258,24 +227,6 @@ def _shorten(value: dict[str, Any]) -> Any:
     if "set" in value:
         return value["set"]
     return {key: part for key, part in value.items() if part and (key, part) != ("separator", ":")}
-
-
-def _write_recipe(path: Path, text: str, site: Site) -> bool:
-    """Write TEXT as the new file PATH. Return False where the same recipe is there already.
-
-    Raise InputError where another one is.
-    """
-    if os.path.lexists(path):
-        if path.is_file() and read_text(path, MAX_RECIPE) == text:
-            return False
-        raise InputError(
-            f"{path} is there already, and is another recipe",
-            "adopt the image by another NAME-VERSION",
-            page="adopt-an-image",
-        )
-    with writing_below(path.parent, "the recipe was not written", site.sharing):
-        write_text(path, text, sharing=site.sharing)
-    return True
 
 
 def _make_first_lock(stack: Stack, survey: Survey, sha256: str, size: int) -> Lock:

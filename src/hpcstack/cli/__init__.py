@@ -29,6 +29,7 @@ GROUPS = {
         "list": "List the stacks that can be built, what is proven of each, and which are built.",
         "show": "Show a stack's spec or the site's configuration, with the origin of each value.",
         "lint": "Check recipes, and report all problems at once.",
+        "draft": "Write a recipe of a Dockerfile, a definition, an environment or a list of packages.",
         "schema": "Print the JSON Schema of a recipe, of site.yaml or of declared releases, for editors.",
         "lock": "Pin a stack's base image, packages and sources to exact versions and digests.",
         "diff": "Show what differs between two stacks or two locks.",

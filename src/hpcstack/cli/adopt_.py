@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcstack.cli.choices import split_module_name
 from hpcstack.cli.published import make_publisher
 from hpcstack.cli.publishing import show_published
 from hpcstack.cli.session import Session, answer, events_option, json_option, say, show_progress
@@ -84,7 +85,7 @@ def command(
     from hpcstack.adopt.adopt_image import AdoptRequest, adopt_image
     from hpcstack.core.errors import InputError
 
-    name, version = _split_full_name(full_name)
+    name, version = split_module_name(full_name)
     modulefile = _read_lua(session, tree, name, version, image) if tree else None
     folder = recipes_to or session.own_folder
     if not folder:
@@ -112,20 +113,6 @@ def command(
         "release": released.release if released else "",
     }
     answer(document, as_json, lambda: _format_text(done, left_out, released))
-
-
-def _split_full_name(text: str) -> tuple[str, str]:
-    """Split NAME/VERSION. Raise InputError where one of them is missing."""
-    from hpcstack.core.errors import InputError
-
-    name, _, version = text.partition("/")
-    if not name or not version:
-        raise InputError(
-            f"--as {text}: a name and a version",
-            "--as NAME/VERSION, as in: --as mytorch/2024.1",
-            page="adopt-an-image",
-        )
-    return name, version
 
 
 def _read_lua(session: Session, tree: Path, name: str, version: str, image: str) -> LuaModule:

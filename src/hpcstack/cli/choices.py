@@ -1,4 +1,4 @@
-"""The type of an option that is one of several words, or is left open.
+"""What options take: one of several words or none, and a name of a module.
 
 Tested in tests/unit/cli/test_verbs.py.
 """
@@ -22,3 +22,17 @@ class OptionalChoice(click.Choice):  # type: ignore[type-arg]  # generic only fr
             return ""
 
         return super().convert(value, param, ctx)
+
+
+def split_module_name(text: str) -> tuple[str, str]:
+    """Split NAME/VERSION, what --as is given. Raise InputError where one of them is missing."""
+    from hpcstack.core.errors import InputError
+
+    name, _, version = text.partition("/")
+    if not name or not version:
+        raise InputError(
+            f"--as {text}: a name and a version",
+            "--as NAME/VERSION, as in: --as mytorch/2024.1",
+            page="write-a-recipe",
+        )
+    return name, version

@@ -103,6 +103,13 @@ class Session:
                 return folder
         return None
 
+    @property
+    def host_platform(self) -> str:
+        """This machine's platform, as registries name it."""
+        from hpcstack.build.base import find_host_platform
+
+        return find_host_platform()
+
     def command_on(self, partition: str) -> tuple[str, ...]:
         """Return how a job on a node of PARTITION starts this hpcstack, with the options before
         the verb.

@@ -25,6 +25,7 @@ LOGGED = frozenset(
         "bundle",
         "catalog",
         "default",
+        "draft",
         "gc",
         "import",
         "lock",

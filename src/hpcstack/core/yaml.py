@@ -44,7 +44,7 @@ class Mark(NamedTuple):
 
     file: str
     line: int
-    column: int
+    column: int = 1
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

@@ -38,6 +38,9 @@ IMAGE = re.compile(
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?$"
 )
 
+# Variables that a container runtime or Slurm sets; each name begins so.
+OF_RUNTIMES = ("APPTAINER", "SINGULARITY", "ENROOT_", "SLURM_")
+
 Platform = Literal["linux/amd64", "linux/arm64"]
 # pydantic wants a Literal of all names; mypy takes no Literal made from a variable.
 if TYPE_CHECKING:
@@ -361,7 +364,7 @@ class Stack(Model):
         for name in environment:
             if not VARIABLE.fullmatch(name):
                 raise ValueError(f"{name!r} is not a variable's name")
-            if name.startswith(("APPTAINER", "SINGULARITY", "ENROOT_", "SLURM_")):
+            if name.startswith(OF_RUNTIMES):
                 raise ValueError(f"{name} belongs to the container runtime or to Slurm")
         return environment
 

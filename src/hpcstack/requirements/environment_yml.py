@@ -53,17 +53,7 @@ HINT = (
 
 
 @dataclass(frozen=True)
-class CondaEnvironment:
-    """What an environment.yml asks for: LINES as pip takes them, and what the image has in its own
-    way, as it is written.
-    """
-
-    lines: tuple[PipLine, ...]
-    of_the_image: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Package:
+class CondaEntry:
     """One package of a list: TEXT in line NUMBER; IS_PIPS if it stands below `pip:`."""
 
     text: str
@@ -71,15 +61,23 @@ class _Package:
     is_pips: bool = False
 
 
-def read_conda_environment(path: Path) -> CondaEnvironment:
-    """Return what the environment.yml PATH asks for.
-
-    Raise InputError where the file cannot be read, and for packages that only conda has.
+@dataclass(frozen=True)
+class CondaEnvironment:
+    """What an environment.yml asks for: LINES as pip takes them, what the image has in its own way,
+    and what only conda has.
     """
+
+    lines: tuple[PipLine, ...]
+    of_the_image: tuple[CondaEntry, ...]
+    only_conda: tuple[CondaEntry, ...]
+
+
+def read_conda_environment(path: Path) -> CondaEnvironment:
+    """Return what the environment.yml PATH asks for. InputError where the file cannot be read."""
     text, document = _load(path)
     lines: list[PipLine] = []
-    left_out: list[str] = []
-    refused: list[str] = []
+    left_out: list[CondaEntry] = []
+    only_conda: list[CondaEntry] = []
     of_the_image = {canonicalize_name(name) for name in read_facts("conda-names")["of_the_image"]}
     for entry in _list_entries(path, text.splitlines(), document):
         if entry.is_pips:
@@ -87,16 +85,21 @@ def read_conda_environment(path: Path) -> CondaEnvironment:
             continue
         name, line = _translate(entry.text)
         if canonicalize_name(name) in of_the_image:
-            left_out.append(entry.text)
+            left_out.append(entry)
         elif line:
             lines.append(read_pip_line(line, path, entry.number))
         else:
-            refused.append(f"{entry.text} (line {entry.number})")
-    if refused:
-        raise InputError(
-            f"{path}: only conda has {', '.join(refused)}", HINT, page="your-own-project"
-        )
-    return CondaEnvironment(tuple(lines), tuple(left_out))
+            only_conda.append(entry)
+    return CondaEnvironment(tuple(lines), tuple(left_out), tuple(only_conda))
+
+
+def read_installable_environment(path: Path) -> CondaEnvironment:
+    """Return what the environment.yml PATH asks for. InputError for packages that only conda has."""
+    found = read_conda_environment(path)
+    if found.only_conda:
+        named = ", ".join(f"{one.text} (line {one.number})" for one in found.only_conda)
+        raise InputError(f"{path}: only conda has {named}", HINT, page="your-own-project")
+    return found
 
 
 def _load(path: Path) -> tuple[str, Document]:
@@ -117,7 +120,7 @@ def _load(path: Path) -> tuple[str, Document]:
     return text, document
 
 
-def _list_entries(path: Path, lines: list[str], document: Document) -> Iterator[_Package]:
+def _list_entries(path: Path, lines: list[str], document: Document) -> Iterator[CondaEntry]:
     """Yield the packages of `dependencies` that are meant for nodes, and those below `pip:`.
 
     An item that is empty asks for nothing. Raise InputError for what is no package.
@@ -126,7 +129,7 @@ def _list_entries(path: Path, lines: list[str], document: Document) -> Iterator[
         number = document.mark(place).line
         if isinstance(item, str):
             if _is_for_nodes(path, lines, number):
-                yield _Package(item.strip(), number)
+                yield CondaEntry(item.strip(), number)
             continue
         if not isinstance(item, dict):
             raise _make_refusal(path, number, "a package is a line of text")
@@ -138,10 +141,10 @@ def _list_entries(path: Path, lines: list[str], document: Document) -> Iterator[
                     if not isinstance(one, str):
                         raise _make_refusal(path, at, "a package of pip's is a line of text")
                     if _is_for_nodes(path, lines, at):
-                        yield _Package(one.strip(), at, is_pips=True)
+                        yield CondaEntry(one.strip(), at, is_pips=True)
             elif selector and isinstance(value, str):
                 if _judge(path, number, selector[1]):
-                    yield _Package(value.strip(), number)
+                    yield CondaEntry(value.strip(), number)
             else:
                 raise _make_refusal(
                     path, number, f"{key!r} is neither a package, nor `pip:`, nor sel(PLATFORM)"
@@ -177,7 +180,7 @@ def _judge(path: Path, number: int, selector: str) -> bool:
     return is_meant
 
 
-def _read_pips(path: Path, entry: _Package) -> PipLine:
+def _read_pips(path: Path, entry: CondaEntry) -> PipLine:
     """Return ENTRY of `pip:`. Raise InputError for a folder: that is no package of an index."""
     line = read_pip_line(entry.text, path, entry.number)
     if line.folder or line.is_editable:

@@ -30,7 +30,7 @@ from hpcstack.requirements.declared import (
     read_poetry,
     read_setup_cfg,
 )
-from hpcstack.requirements.environment_yml import read_conda_environment
+from hpcstack.requirements.environment_yml import read_installable_environment
 from hpcstack.requirements.own_folders import list_own_folders
 from hpcstack.requirements.pip_file import read_pip_file, refuse_outside
 from hpcstack.requirements.project_files import (
@@ -317,7 +317,7 @@ def _read_requirements(path: Path, below: Path | None) -> Inputs:
 
 def _read_conda(path: Path) -> Inputs:
     """Return what environment.yml asks for that PyPI has, too."""
-    found = read_conda_environment(path)
+    found = read_installable_environment(path)
     return Inputs(
         path.parent,
         path.name,
@@ -325,7 +325,7 @@ def _read_conda(path: Path) -> Inputs:
         tuple(one.text for one in found.lines),
         tuple(one.allowed for one in found.lines if one.allowed),
         "",
-        of_the_image=found.of_the_image,
+        of_the_image=tuple(one.text for one in found.of_the_image),
         overrides=tuple(one.without_url_hash for one in found.lines if one.without_url_hash),
     )
 

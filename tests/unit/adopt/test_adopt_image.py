@@ -9,7 +9,7 @@ import pytest
 
 from conftest import make_site
 from hpcstack.adopt import adopt_image
-from hpcstack.adopt.adopt_image import NO_BASE, AdoptRequest, _recipe_path, render_recipe
+from hpcstack.adopt.adopt_image import NO_BASE, AdoptRequest, render_recipe
 from hpcstack.adopt.lua_module import LuaModule
 from hpcstack.adopt.survey import Survey
 from hpcstack.build.workbench import Workbench
@@ -23,6 +23,7 @@ from hpcstack.lock.model import AdoptedContents
 from hpcstack.oci.client import Registry
 from hpcstack.recipe.adopted import describe_adopted, refuse_adopted
 from hpcstack.recipe.catalog import Catalog, Recipe
+from hpcstack.recipe.new_recipe import place_new_recipe
 from hpcstack.render.image import render_image_files
 
 SHA = "ab" * 32
@@ -102,13 +103,13 @@ def test_a_name_that_no_recipe_has_is_told_before_anything_is_read(
     tmp_path: Path, name: str, version: str
 ) -> None:
     with pytest.raises(InputError, match="is not the"):
-        _recipe_path(AdoptRequest("x.sqsh", name, version, tmp_path), Catalog([tmp_path]))
+        place_new_recipe(tmp_path, name, version, Catalog([tmp_path]))
 
 
 def test_a_stack_of_others_is_not_hidden(tmp_path: Path) -> None:
     catalog = Catalog([tmp_path, data.find_data_folder("recipes")])
     with pytest.raises(InputError, match="there is a stack pytorch-24.11 already"):
-        _recipe_path(AdoptRequest("x.sqsh", "pytorch", "24.11", tmp_path), catalog)
+        place_new_recipe(tmp_path, "pytorch", "24.11", catalog)
 
 
 def test_a_path_with_a_line_break_adds_no_key(tmp_path: Path) -> None:

@@ -140,6 +140,11 @@ REFUSALS: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     ],
     "render": [(("no-such-1",), 2, "there is no stack")],
     "import": [(("not an image",), 2, "")],
+    "draft": [
+        (("Dockerfile",), 2, "Missing option"),
+        (("Dockerfile", "--as", "mine"), 2, "a name and a version"),
+        (("Dockerfile", "--as", "mine/1"), 2, "does not exist"),
+    ],
     "adopt": [
         (("x.sqsh",), 2, "Missing option"),
         (("x.sqsh", "--as", "mine"), 2, "a name and a version"),
@@ -251,6 +256,11 @@ ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
     "lock": ((STACK, "--check"), 0, lambda said: said["current"] is True),
     "diff": ((STACK, STACK), 0, lambda said: said == []),
     "render": ((STACK, "--offline"), 0, lambda said: "apptainer.def" in said["files"]),
+    "draft": (
+        ("Containerfile", "--as", "mine/1"),
+        1,
+        lambda said: (said["base"], said["left_out"][0]["line"]) == ("docker.io/a/b:1", 2),
+    ),
     "images": ((), 0, lambda said: [one["stack"] for one in said] == [STACK]),
     "find": (("torch",), 0, lambda said: said["hits"][0]["version"] == "2.6.0a0"),
     "audit": (
@@ -364,6 +374,7 @@ def test_it_answers_in_json(run: Run, verb: str) -> None:
     Path("usage.log").write_text(f"Nov 26 09:00:00 login1 hpcstack-usage: {format_use(use)}\n")
     write_database(Path("osv"), [make_record(A_HOLE)])
     Path("log.txt").write_text("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+    Path("Containerfile").write_text("FROM a/b:1\nUSER me\n")
     words, code, holds = ANSWERS[verb]
     status, out, err = run(verb, *words, "--json")
     assert status == code, err

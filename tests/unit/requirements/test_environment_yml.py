@@ -8,7 +8,7 @@ import pytest
 
 from hpcstack.core.data import read_facts
 from hpcstack.core.errors import InputError
-from hpcstack.requirements.environment_yml import CondaEnvironment, read_conda_environment
+from hpcstack.requirements.environment_yml import CondaEnvironment, read_installable_environment
 
 ENVIRONMENT = """\
 name: mine
@@ -30,7 +30,7 @@ def read(folder: Path, dependencies: str | bytes) -> CondaEnvironment:
     if isinstance(dependencies, str):
         dependencies = dependencies.encode()
     path.write_bytes(dependencies)
-    return read_conda_environment(path)
+    return read_installable_environment(path)
 
 
 def asked(found: CondaEnvironment) -> list[str]:
@@ -42,7 +42,7 @@ def test_an_environment_is_read_as_far_as_pypi_has_it(tmp_path: Path) -> None:
     assert asked(found) == [
         "torch==2.6.*", "pandas==2.2.*", "scipy>=1.10,<2", "tqdm==4.66.1", "rich==13.9.4",
     ]  # fmt: skip
-    assert found.of_the_image == ("python=3.11", "pip")
+    assert [one.text for one in found.of_the_image] == ["python=3.11", "pip"]
     assert asked(read(tmp_path, b"\xef\xbb\xbf" + ENVIRONMENT.encode())) == asked(found)
 
 

@@ -1,0 +1,163 @@
+"""Steps that only install packages: what they install, so that a lock can pin it.
+
+Whatever is not understood as such stays a step.
+
+Tested in tests/unit/draft/test_from_dockerfile.py.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hpcstack.core.errors import InputError
+from hpcstack.recipe.fields import check_apt, check_requirement
+from hpcstack.requirements.pip_file import read_pip_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Find = Callable[[str], Path | None]  # the file of the context that a path in the image is
+
+# Words that install nothing and leave nothing behind in an image of hpcstack's.
+WITHOUT_EFFECT = re.compile(
+    r"set( [-+][eux]+| -o pipefail)+"
+    r"|(export )?DEBIAN_FRONTEND=noninteractive"
+    r"|(sudo )?apt(-get)?( -y| -q+| --yes)* (update|clean|autoclean)( -y| -q+)*"
+    r"|rm -r?f?r? (/var/lib/apt/lists|/var/lib/apt/lists/\*|/var/cache/apt/\S*|/root/\.cache/pip)"
+    r"|(pip3?|python3? -m pip) cache purge|true|:"
+)
+ASSIGNMENTS = ("DEBIAN_FRONTEND=", "PIP_", "TZ=")
+APT_OPTIONS = re.compile(
+    r"-y|-q+|-qy|-yq+|--yes|--assume-yes|--quiet|--no-install-recommends|--fix-missing"
+    r"|--no-install-suggests|--allow-change-held-packages"
+)
+PIP_OPTIONS = re.compile(
+    r"-q+|--quiet|--no-cache-dir|--no-cache|--disable-pip-version-check|--no-input|--system"
+    r"|--root-user-action=?.*|--break-system-packages|--progress-bar=?.*|--no-warn-script-location"
+    r"|--default-timeout=.*|--timeout=.*|--retries=.*|--prefer-binary|-v+|--verbose"
+)
+PIPS = (
+    ("pip",),
+    ("pip3",),
+    ("python", "-m", "pip"),
+    ("python3", "-m", "pip"),
+    ("uv", "pip"),
+)
+
+
+@dataclass
+class Installs:
+    """What a step installs, and nothing else."""
+
+    apt: list[str] = field(default_factory=list)
+    pip: list[str] = field(default_factory=list)
+    constraints: list[str] = field(default_factory=list)
+    no_build_isolation: list[str] = field(default_factory=list)
+
+
+class _Other(Exception):
+    """It does something else."""
+
+
+def read_installs(text: str, find: Find) -> Installs | None:
+    """Return what the shell's TEXT installs; None where it does anything else, or may.
+
+    FIND gives the file that `pip install -r` reads.
+    """
+    out = Installs()
+    try:
+        for command in _split_commands(text):
+            _read_command(command, find, out)
+    except (_Other, ValueError, InputError):
+        return None
+    return out
+
+
+def _split_commands(text: str) -> list[list[str]]:
+    """Return the words of each command of TEXT. Raise _Other for anything but plain commands."""
+    joined = re.sub(r"\\\n", " ", text)
+    if re.search(r"[$`|(){}\\]", joined):
+        raise _Other
+    commands: list[list[str]] = [[]]
+    lines = [line for line in joined.split("\n") if not line.lstrip().startswith("#")]
+    lexer = shlex.shlex("\n".join(lines), posix=True, punctuation_chars=";&<>\n")
+    lexer.whitespace = " \t\r"
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    for word in lexer:
+        if word.strip() in ("&&", ";", ""):
+            commands.append([])
+        elif set(word) <= set(";&<>\n"):
+            raise _Other
+        else:
+            commands[-1].append(word)
+    return [command for command in commands if command]
+
+
+def _read_command(words: list[str], find: Find, out: Installs) -> None:
+    if WITHOUT_EFFECT.fullmatch(" ".join(words)):
+        return
+    while words and words[0].startswith(ASSIGNMENTS):
+        words = words[1:]
+    if words[:1] == ["sudo"]:
+        words = words[1:]
+    if words[:1] in (["apt"], ["apt-get"]):
+        _read_apt(words[1:], out)
+        return
+    for pip in PIPS:
+        if tuple(words[: len(pip) + 1]) == (*pip, "install"):
+            _read_pip(words[len(pip) + 1 :], find, out)
+            return
+    raise _Other
+
+
+def _read_apt(words: list[str], out: Installs) -> None:
+    named = [word for word in words if not APT_OPTIONS.fullmatch(word)]
+    if named[:1] != ["install"]:
+        raise _Other
+    out.apt += [check_apt(name) for name in named[1:]]
+
+
+def _read_pip(words: list[str], find: Find, out: Installs) -> None:
+    """Add what `pip install WORDS` installs to OUT."""
+    named: list[str] = []
+    is_upgrade = is_with_base = False
+    rest = iter(words)
+    for word in rest:
+        if PIP_OPTIONS.fullmatch(word):
+            continue
+        if word in ("-r", "--requirement", "-c", "--constraint"):
+            _read_listed(next(rest, ""), find, out, is_constraint=word in ("-c", "--constraint"))
+        elif word in ("-U", "--upgrade"):
+            is_upgrade = True
+        elif word == "--no-build-isolation":
+            is_with_base = True
+        elif word.startswith("-"):
+            raise _Other
+        else:
+            named.append(check_requirement(word))
+    # Without a version, `--upgrade` may replace what the base has; a lock takes what the base has.
+    if is_upgrade and not all("==" in one for one in named):
+        raise _Other
+    out.pip += named
+    if is_with_base:
+        out.no_build_isolation += [re.split(r"[^A-Za-z0-9._-]", one)[0].lower() for one in named]
+
+
+def _read_listed(path: str, find: Find, out: Installs, *, is_constraint: bool) -> None:
+    """Add what the requirements file PATH of the image lists to OUT."""
+    file = find(path)
+    if file is None:
+        raise _Other
+    found = read_pip_file(file, file.parent)
+    if found.options:
+        raise _Other
+    for line in found.lines:
+        if line.folder or line.is_editable or line.url or not line.requirement:
+            raise _Other
+        text = check_requirement(line.text)
+        (out.constraints if is_constraint or line.is_constraint else out.pip).append(text)

@@ -1,0 +1,274 @@
+"""What a recipe says of a Dockerfile, and what it leaves out, by line."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpcstack.core.errors import InputError
+from hpcstack.draft.from_dockerfile import draft_dockerfile
+from hpcstack.draft.recipe_draft import RecipeDraft
+from hpcstack.draft.words import split_words
+
+AMD64 = "linux/amd64"
+BASE = "FROM nvcr.io/nvidia/pytorch:24.11-py3\n"
+
+
+def draft(
+    folder: Path, text: str, arguments: dict[str, str] | None = None, target: str = ""
+) -> RecipeDraft:
+    path = folder / "Dockerfile"
+    path.write_text(text)
+    return draft_dockerfile(path, folder, arguments or {}, target, AMD64)
+
+
+def left_out(found: RecipeDraft) -> list[tuple[int, str]]:
+    return [(one.place.line, one.why) for one in found.left_out]
+
+
+def run_step(found: RecipeDraft, number: int = 0, **variables: str) -> str:
+    """What a step prints, run as hpcstack runs it: bash that ends at the first failure."""
+    script = f"set -Eeuo pipefail\n{found.run[number]['command']}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={"PATH": "/usr/bin:/bin", **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [
+        ("ubuntu", "docker.io/library/ubuntu:latest"),
+        ("pytorch/pytorch:2.6", "docker.io/pytorch/pytorch:2.6"),
+        ("docker.io/python:3.12", "docker.io/library/python:3.12"),
+        ("localhost:5000/a/b:1", "localhost:5000/a/b:1"),
+        ("nvcr.io#nvidia/pytorch:24.11-py3", "nvcr.io/nvidia/pytorch:24.11-py3"),
+        ("ghcr.io/a/b@sha256:" + "0" * 64, "ghcr.io/a/b@sha256:" + "0" * 64),
+    ],
+)
+def test_the_base_gets_its_whole_name(tmp_path: Path, name: str, image: str) -> None:
+    assert draft(tmp_path, f"FROM {name}\n").image == image
+
+
+def test_arguments_choose_the_base(tmp_path: Path) -> None:
+    text = "ARG TAG=24.11-py3\nARG BASE\nFROM ${BASE:-nvcr.io/nvidia/pytorch}:$TAG\n"
+    assert draft(tmp_path, text).image == "nvcr.io/nvidia/pytorch:24.11-py3"
+    given = draft(tmp_path, text, {"TAG": "25.10-py3"})
+    assert given.image == "nvcr.io/nvidia/pytorch:25.10-py3"
+    with pytest.raises(InputError, match="has no ARG TAGS"):
+        draft(tmp_path, text, {"TAGS": "x"})
+    with pytest.raises(InputError, match="its argument has no value"):
+        draft(tmp_path, "ARG BASE\nFROM $BASE\n")
+    with pytest.raises(InputError, match="FROM scratch"):
+        draft(tmp_path, "FROM scratch\n")
+
+
+def test_steps_that_only_install_become_packages(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("einops==0.8.0\n# why\nnumpy<2\n")
+    found = draft(
+        tmp_path,
+        BASE
+        + "ENV DEBIAN_FRONTEND=noninteractive\n"
+        + "RUN apt-get update && apt-get install -y --no-install-recommends \\\n"
+        + "      git \\\n      libaio-dev && rm -rf /var/lib/apt/lists/*\n"
+        + "WORKDIR /app\nCOPY requirements.txt .\n"
+        + "RUN pip install --no-cache-dir -r requirements.txt 'six>=1.16' && pip cache purge\n"
+        + "RUN pip install --no-build-isolation flash-attn==2.7.4\n",
+    )
+    assert found.apt == ["git", "libaio-dev"]
+    assert found.pip == ["einops==0.8.0", "numpy<2", "six>=1.16", "flash-attn==2.7.4"]
+    assert found.no_build_isolation == ["flash-attn"]
+    assert found.run == []
+    assert found.left_out == []
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "pip install -U torch",
+        "pip install --index-url https://example.org/simple a",
+        "pip install git+https://example.org/a",
+        "pip install -e .",
+        "pip install -r not-there.txt",
+        "pip install $PACKAGE",
+        "apt-get install -y git && make",
+        "apt-get update && apt-get upgrade -y",
+        "apt-get remove -y git",
+        "pip install a > log",
+        "pip install a || true",
+        "(pip install a)",
+        "pip install 'a b'",
+    ],
+)
+def test_what_does_more_stays_a_step(tmp_path: Path, step: str) -> None:
+    found = draft(tmp_path, f"{BASE}RUN {step}\n")
+    assert (found.apt, found.pip, len(found.run)) == ([], [], 1)
+
+
+def test_packages_behind_a_step_stay_behind_it(tmp_path: Path) -> None:
+    found = draft(tmp_path, f"{BASE}RUN ./add-an-archive\nRUN apt-get install -y of-it\n")
+    assert found.apt == []
+    assert [one["name"] for one in found.run] == [
+        "./add-an-archive (Dockerfile:2)",
+        "apt-get install -y of-it (Dockerfile:3)",
+    ]
+
+
+def test_a_step_sees_the_variables_and_the_folder_that_it_has_there(tmp_path: Path) -> None:
+    found = draft(
+        tmp_path,
+        BASE
+        + "ARG WHO=me\nARG NOBODY\nENV GREETING='a b' PATH=/opt/x/bin:$PATH\n"
+        + f"WORKDIR {tmp_path}\nWORKDIR sub\n"
+        + 'RUN echo "$GREETING $WHO ${NOBODY}$NOT_SET $PWD $PATH" | cat\n'
+        + 'ENV GREETING=later\nRUN echo \'a\\tb\' | grep x | cat\nRUN ["echo", "$GREETING"]\n',
+    )
+    assert run_step(found) == f"a b me  {tmp_path}/sub /opt/x/bin:/usr/bin:/bin\n"
+    assert run_step(found, 1) == ""  # as sh: neither the pipe nor echo's tab ends it
+    assert run_step(found, 2) == "$GREETING\n"
+    assert found.environment == {"GREETING": "later", "PATH": {"prepend": ["/opt/x/bin"]}}
+    assert found.left_out == []
+
+
+def test_scripts_below_a_step(tmp_path: Path) -> None:
+    found = draft(
+        tmp_path,
+        BASE
+        + "RUN <<EOF\necho $((1 + 1))\nEOF\n"
+        + "RUN <<EOF\n#!/usr/bin/env python3\nprint(3)\nEOF\n"
+        + "RUN cat <<A - && cat <<'B'\none $((1 + 1))\nA\ntwo $X\nB\n",
+    )
+    assert [run_step(found, number) for number in range(3)] == ["2\n", "3\n", "one 2\ntwo $X\n"]
+
+
+def test_a_shell_with_options(tmp_path: Path) -> None:
+    shell = 'SHELL ["/bin/bash", "-o", "pipefail", "-c"]\n'
+    found = draft(tmp_path, f"{BASE}{shell}RUN false | cat\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        run_step(found)
+    powershell = draft(tmp_path, f'{BASE}SHELL ["powershell", "-command"]\n')
+    assert left_out(powershell) == [(2, "steps of a recipe are lines of bash")]
+
+
+def test_files_are_copied_with_their_modes(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/a.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "bin/a.sh").chmod(0o755)
+    (tmp_path / "b.conf").write_text("b\n")
+    (tmp_path / ".dockerignore").write_text("# no notes\n**/*.md\n")
+    (tmp_path / "bin/notes.md").write_text("x\n")
+    found = draft(
+        tmp_path,
+        BASE
+        + "WORKDIR /w\nCOPY bin /opt/bin\nCOPY b.conf bin/a.sh ./\nCOPY --chmod=600 *.conf /etc/c\n"
+        + "COPY b.conf /tmp\nCOPY b.conf /w\n"
+        + "ARG X=1\nCOPY <<A <<'B' /h/\na $X\nA\nb $X\nB\n",
+    )
+    assert {path: (one["content"], one["mode"]) for path, one in found.files.items()} == {
+        "/opt/bin/a.sh": ("#!/bin/sh\n", "0755"),
+        "/w/b.conf": ("b\n", "0644"),
+        "/w/a.sh": ("#!/bin/sh\n", "0755"),
+        "/etc/c": ("b\n", "0600"),
+        "/tmp/b.conf": ("b\n", "0644"),
+        "/h/A": ("a 1\n", "0644"),
+        "/h/B": ("b $X\n", "0644"),
+    }
+    assert found.left_out == []
+
+
+def test_what_cannot_be_copied_says_why(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes(b"\0\1")
+    (tmp_path / "large").write_text("x" * (1 << 18) + "x")
+    (tmp_path / "out").symlink_to("/etc/hostname")
+    (tmp_path / "many").mkdir()
+    for number in range(201):
+        (tmp_path / f"many/{number}").write_text("")
+    found = draft(
+        tmp_path,
+        BASE
+        + "COPY model.bin /a\nCOPY large /a\nCOPY out /a\nCOPY many /a\nCOPY ../x /a\n"
+        + "COPY nothing /a\nCOPY a b\nADD https://example.org/x /a\nADD x.tar.gz /a\n"
+        + "COPY --from=ghcr.io/astral-sh/uv:latest /uv /bin/\nRUN rm -f /etc/d\nCOPY large /etc/d\n",
+    )
+    whys = dict(left_out(found))
+    assert "no text" in whys[2]
+    assert "larger than" in whys[3]
+    assert "leads out of" in whys[4]
+    assert "more than 200" in whys[5]
+    assert "lies outside" in whys[6]
+    assert "has no nothing" in whys[7]
+    assert "base's own folder" in whys[8]
+    assert "fetches nothing" in whys[9]
+    assert "unpacks an archive" in whys[10]
+    assert "one stage: /uv would come from ghcr.io" in whys[11]
+    assert "step `rm -f /etc/d (Dockerfile:12)` names /etc/d" in whys[13]
+    assert found.files == {}
+
+
+def test_a_folder_that_is_too_large_still_has_its_requirements(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_bytes(b"\0")
+    (tmp_path / "requirements.txt").write_text("einops\n")
+    found = draft(
+        tmp_path, f"{BASE}COPY . /app\nWORKDIR /app\nRUN pip install -r requirements.txt\n"
+    )
+    assert found.pip == ["einops"]
+    assert len(found.left_out) == 1
+
+
+def test_the_last_stage_counts_and_what_it_goes_on_from(tmp_path: Path) -> None:
+    text = (
+        "FROM a/tools AS tools\nRUN make\n"
+        "FROM nvcr.io/nvidia/pytorch:24.11-py3 AS base\nARG A=1\nENV B=$A\nWORKDIR /w\n"
+        "FROM base as last\nENV C=$A\nCOPY --from=tools /x /y\nRUN go on\n"
+        "FROM base AS other\nENV D=1\n"
+    )
+    found = draft(tmp_path, text, target="last")
+    assert found.image == "nvcr.io/nvidia/pytorch:24.11-py3"
+    assert found.environment == {"B": "1", "C": "1"}
+    assert [one["name"] for one in found.run] == ["go on (Dockerfile:10)"]
+    assert [(one.place.line, one.why) for one in found.notes] == [
+        (1, "its 2 instructions make another image"),
+        (11, "its 2 instructions make another image"),
+    ]
+    assert draft(tmp_path, text).environment == {"B": "1", "D": "1"}
+    with pytest.raises(InputError, match="has no stage lost .did you mean 'last'"):
+        draft(tmp_path, text, target="lost")
+
+
+def test_every_instruction_is_said_noted_or_left_out(tmp_path: Path) -> None:
+    found = draft(
+        tmp_path,
+        BASE
+        + "MAINTAINER me\nEXPOSE 80\nVOLUME /x\nSTOPSIGNAL 9\nHEALTHCHECK NONE\nCMD x\n"
+        + "ONBUILD RUN x\nUSER me\nUSER root\nLABEL a=b org.hpcstack.x=1 c=\nENV APPTAINER_X=1 Y=a\\\\b\n"
+        + "ENV Z=$UNKNOWN\nWHATEVER x\nRUN --mount=type=secret,id=x a\n"
+        + 'RUN --mount=type=cache,target=/x --network=none a\nENTRYPOINT ["/a", "b"]\n',
+    )
+    assert [one.place.line for one in found.notes] == [2, 3, 4, 5, 6, 7, 8, 11]
+    assert [number for number, _ in left_out(found)] == [9, 11, 12, 12, 13, 14, 15]
+    assert found.labels == {"a": "b"}
+    assert found.entrypoint == ["/a", "b"]
+    [step] = found.run
+    assert step["network"] is False
+
+
+def test_a_hostile_file_ends_in_words(tmp_path: Path) -> None:
+    text = f"{BASE}ENV A={'x' * 1000}\n" + "ENV A=$A$A\n" * 30
+    found = draft(tmp_path, text)
+    assert any("longer than" in why for _, why in left_out(found))
+    nested = draft(tmp_path, f"{BASE}ARG X\nENV A={'${X:-' * 5000}\n")
+    assert len(nested.left_out) == 1
+    assert split_words("\0" * 3, "\\") == ["\0\0\0"]
+
+
+def test_no_value_of_a_files_author_is_taken_for_the_bases(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no text"):
+        draft(tmp_path, f"{BASE}ENV A=\0PATH\0\0\0:x\n")
+    found = draft(tmp_path, f"{BASE}ENV A=${{X:+`id`:$X}}\nRUN printenv A\n")
+    assert run_step(found, X="x") == "`id`:x\n"
