@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 def command() -> None:
     """Put your own packages on top of a stack (project lock, build, list).
 
-    FOLDER has a pylock.toml, a uv.lock with its pyproject.toml, a requirements.txt, a
-    pyproject.toml, or an environment.yml.
+    FOLDER has a pylock.toml, a uv.lock with its pyproject.toml, a pixi.lock with its manifest, a
+    requirements.txt, a pyproject.toml, or an environment.yml.
     """
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from hpcstack.core.files import write_text
+from hpcstack.core.prometheus import Metric, render_metrics_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,7 @@ OUTCOMES = (
     "turned away",  # too many asked at once
 )
 FIRST_STATUS = 10  # statuses below it are Python's own: such a process has failed
-NAME = "hpcstack_image_requests_total"
+NAME = "image_requests_total"  # behind `hpcstack_`
 
 
 def name_outcome(outcome: str) -> int:
@@ -66,15 +67,10 @@ class Counters:
 
         Every outcome is there from the start: a rate needs a zero to begin with.
         """
-        rows = [f'{NAME}{{outcome="{outcome}"}} {self.counts[outcome]}' for outcome in OUTCOMES]
-        return "\n".join(
-            [
-                f"# HELP {NAME} Images asked for on this node, by how it ended.",
-                f"# TYPE {NAME} counter",
-                *rows,
-                "",
-            ]
-        )
+        counts: dict[tuple[str, ...], float]
+        counts = {(outcome,): self.counts[outcome] for outcome in OUTCOMES}
+        about = "Images asked for on this node, by how it ended."
+        return render_metrics_text([Metric(NAME, about, ("outcome",), counts, "counter")])
 
     def write(self) -> None:
         """Write the counts to the file if they have changed."""

@@ -469,7 +469,7 @@ class Registry:
             config = read_image_config_of(self._config(url, body, base, host), base.image)
             have = {read_platform(config): top}
         else:
-            have = list_platforms(body)
+            have = list_platforms(body, self.site.cpu_levels)
             if list_unlabelled(body):
                 for name in base.platforms:
                     have[name], _ = self._find_manifest(url, body, name, base, host)
@@ -496,7 +496,7 @@ class Registry:
             return read_platform(self._config(url, manifest, base, host))
 
         try:
-            digest, found = find_manifest(index, platform, fetch, platform_of)
+            digest, found = find_manifest(index, platform, fetch, platform_of, self.site.cpu_levels)
         except NotOffered as error:
             raise RegistryError(
                 f"{host} has {base.image}: {error}", page="import-a-base-image"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 MAX_LAYERS, MAX_SIZE = 4096, 1 << 50
 MOST_LOOKED = 32  # documents that are fetched to find one image
+NO_LEVELS: Mapping[str, int] = MappingProxyType({})  # nobody says what the nodes have
 BASE_VARIANTS = {"amd64": "v1", "arm64": "v8"}  # what every machine of an architecture has
 
 
@@ -92,12 +94,15 @@ def check_digest(text: object) -> str:
     return text
 
 
-def list_platforms(index: Mapping[str, Any]) -> dict[str, str]:
+def list_platforms(
+    index: Mapping[str, Any], levels: Mapping[str, int] = NO_LEVELS
+) -> dict[str, str]:
     """Return {platform: digest} of INDEX, such as {"linux/amd64": "sha256:..."}.
 
-    Of several entries for a platform, that counts which runs on the most machines: the one without a
-    variant, else the one with the lowest (`v2` before `v3`); of equals the first. Entries without a
-    platform are in `list_unlabelled`.
+    LEVELS says what the nodes of an architecture have: {"amd64": 3} for x86-64-v3. There the highest
+    variant counts that is not above it. Elsewhere that counts which runs on the most machines: the one
+    without a variant, else the one with the lowest (`v2` before `v3`). Of equals it is the first.
+    Entries without a platform are in `list_unlabelled`.
     """
     found: dict[str, tuple[tuple[int, ...], str]] = {}
     for entry in _list_images(index):
@@ -107,6 +112,11 @@ def list_platforms(index: Mapping[str, Any]) -> dict[str, str]:
         architecture = str(place.get("architecture", ""))
         name = f"{place.get('os', 'linux')}/{architecture}"
         rank = _rank_variant(architecture, str(place.get("variant") or ""))
+        level = levels.get(architecture)
+        if level is not None:
+            if rank > (level,):
+                continue
+            rank = tuple(-number for number in rank) or (0,)
         digest = check_digest(entry["digest"])
         if name not in found or rank < found[name][0]:
             found[name] = (rank, digest)
@@ -145,18 +155,19 @@ def find_manifest(
     platform: str,
     fetch: Callable[[str], Mapping[str, Any]],
     platform_of: Callable[[Mapping[str, Any]], str],
+    levels: Mapping[str, int] = NO_LEVELS,
 ) -> tuple[str, Mapping[str, Any]]:
     """Return (digest, manifest) of the image for PLATFORM in INDEX and in those that it lists.
 
     FETCH returns the document of a digest. Where an entry names no platform, PLATFORM_OF reads that of
-    its manifest. Raise NotOffered where there is none.
+    its manifest. LEVELS are those of `list_platforms`. Raise NotOffered where there is none.
     """
     have: set[str] = set()
     waiting = [index]
     looked = 0
     while waiting:
         found = waiting.pop(0)
-        here = list_platforms(found)
+        here = list_platforms(found, levels)
         have |= here.keys()
         named = here.get(platform)
         candidates = [named] if named else list_unlabelled(found)
@@ -172,7 +183,8 @@ def find_manifest(
             if known == platform:
                 return digest, document
             have.add(known)
-    raise NotOffered(f"it is for {', '.join(sorted(have)) or 'no platform'}, not for {platform}")
+    wanted = f"{platform}, as `cpu` of site.yaml says of the nodes" if levels else platform
+    raise NotOffered(f"it is for {', '.join(sorted(have)) or 'no platform'}, not for {wanted}")
 
 
 def read_image_config(digest: str, manifest: Mapping[str, Any], config: Mapping[str, Any]) -> Image:

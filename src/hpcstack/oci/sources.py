@@ -21,6 +21,7 @@ from hpcstack.oci.config import MAX_CONFIG, MAX_MANIFEST, read_image_config_of
 from hpcstack.oci.decompress import check_pieces, inflate_layer
 from hpcstack.oci.download import PIECE, Spools, read_pieces
 from hpcstack.oci.manifest import (
+    NO_LEVELS,
     Image,
     Layer,
     check_digest,
@@ -153,8 +154,10 @@ class FromLayout:
 
     spooled = False
 
-    def __init__(self, reference: Reference, platform: str) -> None:
-        self.top = reference.path
+    def __init__(
+        self, reference: Reference, platform: str, levels: Mapping[str, int] = NO_LEVELS
+    ) -> None:
+        self.top, self.levels = reference.path, levels
         self.on_bytes = cast(OnBytes, _ignore_bytes)
         try:
             self.files = _Tar(self.top) if reference.transport == OCI_ARCHIVE else _Folder(self.top)
@@ -192,7 +195,9 @@ class FromLayout:
             if "manifests" not in only:
                 return digest, only
             entries = only["manifests"]
-        return find_manifest({"manifests": entries}, platform, self._document, self._platform_of)
+        return find_manifest(
+            {"manifests": entries}, platform, self._document, self._platform_of, self.levels
+        )
 
     def _platform_of(self, manifest: Mapping[str, Any]) -> str:
         return read_platform(self._document(check_digest(manifest["config"]["digest"]), MAX_CONFIG))
@@ -332,7 +337,7 @@ def open_source(reference: Reference, platform: str, registry: Registry) -> Laye
     if reference.transport == "docker":
         source = FromRegistry(reference, platform, registry)
     elif reference.transport in ("oci", OCI_ARCHIVE):
-        source = FromLayout(reference, platform)
+        source = FromLayout(reference, platform, registry.site.cpu_levels)
     elif reference.transport == "docker-archive":
         source = FromArchive(reference)
     else:

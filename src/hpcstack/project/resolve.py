@@ -32,7 +32,7 @@ from hpcstack.requirements.inputs import (
     list_outside_files,
     make_folder_error,
 )
-from hpcstack.requirements.project_files import PYLOCK, PYPROJECT, UV_LOCK, read_toml
+from hpcstack.requirements.project_files import PYPROJECT, UV_LOCK, WHOLE_LOCKS, read_toml
 from hpcstack.site.logins import redact_logins
 
 if TYPE_CHECKING:
@@ -133,10 +133,10 @@ def _compile(inputs: Inputs, inside: Inside) -> Completed:
 def _list_requirements(inputs: Inputs, artifact: Artifact) -> list[str]:
     """Return the requirements of INPUTS, for uv.
 
-    A pylock.toml pins everything, also what its packages need of the image: there the image's
+    A pylock.toml or pixi.lock pins everything, also what its packages need of the image: there the image's
     version counts, if the packages accept it. What PyPI's torch needs for itself is left out.
     """
-    if inputs.kind != PYLOCK:
+    if inputs.kind not in WHOLE_LOCKS:
         return list(inputs.requirements)
     has = {canonicalize_name(name) for name in artifact.pip}
 
@@ -287,7 +287,7 @@ def check_against_image(inputs: Inputs, base: Mapping[str, str]) -> None:
         # Whether a marker holds is the image's Python's to say: uv asks it.
         if not version or wanted.marker or name in overridden:
             continue
-        if inputs.kind != PYLOCK and not _accepts(wanted.specifier, version):
+        if inputs.kind not in WHOLE_LOCKS and not _accepts(wanted.specifier, version):
             problems.append(
                 f"{wanted.name}{wanted.specifier} is wanted, and the image has {version}"
             )

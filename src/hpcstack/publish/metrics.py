@@ -6,10 +6,10 @@ from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from hpcstack.report import escape_label
+from hpcstack.core.prometheus import Metric, render_metrics_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from hpcstack.publish.audit import Audits
     from hpcstack.releases.ledger import Ledger
@@ -45,26 +45,23 @@ def render_metrics(
     for image in images:
         stored[image.stack, image.platform] += image.size
 
-    out = _render(
-        "releases",
-        "gauge",
-        "Releases, by their channel and state.",
-        ("name", "channel", "state"),
-        releases,
-    )
-    out += _render("changes_total", "counter", "Changes of releases, by verb.", ("verb",), changes)
-    out += _render(
-        "last_change_timestamp_seconds", "gauge", "When a verb last changed one.", ("verb",), last
-    )
-    out += _render("wrong", "gauge", "Things that `status` calls wrong.", (), {(): wrong})
-    out += _render("images", "gauge", "Images in the store.", (), {(): len(images)})
-    out += _render(
-        "image_bytes", "gauge", "Bytes of images, by stack.", ("stack", "platform"), stored
-    )
+    out = [
+        Metric(
+            "releases",
+            "Releases, by their channel and state.",
+            ("name", "channel", "state"),
+            releases,
+        ),
+        Metric("changes_total", "Changes of releases, by verb.", ("verb",), changes, "counter"),
+        Metric("last_change_timestamp_seconds", "When a verb last changed one.", ("verb",), last),
+        Metric("wrong", "Things that `status` calls wrong.", (), {(): wrong}),
+        Metric("images", "Images in the store.", (), {(): len(images)}),
+        Metric("image_bytes", "Bytes of images, by stack.", ("stack", "platform"), stored),
+    ]
     if has_database:
         is_whole = audits is not None and not audits.doubts
-        out += _render(
-            "audit_ok", "gauge", "Whether the database could be read.", (), {(): int(is_whole)}
+        out.append(
+            Metric("audit_ok", "Whether the database could be read.", (), {(): int(is_whole)})
         )
     if audits:
         found: Counter[tuple[str, ...]] = Counter()
@@ -73,22 +70,22 @@ def render_metrics(
             unknown[audit.artifact.stack, audit.artifact.key[:12]] = len(audit.unknown)
             for severity, count in audit.count().items():
                 found[audit.artifact.stack, audit.artifact.key[:12], severity] = count
-        out += _render(
-            "vulnerabilities",
-            "gauge",
-            "Known vulnerabilities of published images that nobody waived.",
-            ("stack", "image", "severity"),
-            found,
-        )
-        out += _render(
-            "not_audited",
-            "gauge",
-            "Reasons why an image could not be checked whole for vulnerabilities.",
-            ("stack", "image"),
-            unknown,
-        )
-    out += _render("status_timestamp_seconds", "gauge", "When this was written.", (), {(): now})
-    return "\n".join(out) + "\n"
+        out += [
+            Metric(
+                "vulnerabilities",
+                "Known vulnerabilities of published images that nobody waived.",
+                ("stack", "image", "severity"),
+                found,
+            ),
+            Metric(
+                "not_audited",
+                "Reasons why an image could not be checked whole for vulnerabilities.",
+                ("stack", "image"),
+                unknown,
+            ),
+        ]
+    out.append(Metric("status_timestamp_seconds", "When this was written.", (), {(): now}))
+    return render_metrics_text(out)
 
 
 def _read_time(said: str) -> float:
@@ -97,15 +94,3 @@ def _read_time(said: str) -> float:
         return datetime.fromisoformat(said).timestamp()
     except ValueError:
         return 0.0
-
-
-def _render(
-    name: str, kind: str, about: str, labels: Iterable[str], values: Mapping[tuple[str, ...], float]
-) -> list[str]:
-    """Return the lines of one metric, each of VALUES with its LABELS."""
-    lines = [f"# HELP hpcstack_{name} {about}", f"# TYPE hpcstack_{name} {kind}"]
-    for key, value in sorted(values.items()):
-        pairs = [f"{label}={escape_label(said)}" for label, said in zip(labels, key, strict=True)]
-        where = f"{{{','.join(pairs)}}}" if pairs else ""
-        lines.append(f"hpcstack_{name}{where} {value:.12g}")
-    return lines

@@ -91,8 +91,8 @@ class Project(Model):
     folder: Line = Field(
         min_length=1,
         description="Folder of the project, in the recipe's folder or below. The first of "
-        "pylock.toml, uv.lock with pyproject.toml, requirements.txt, pyproject.toml and "
-        "environment.yml that it has is read.",
+        "pylock.toml, uv.lock with pyproject.toml, pixi.lock with its manifest, requirements.txt, "
+        "pyproject.toml and environment.yml that it has is read.",
     )
     extras: tuple[Line, ...] = Field(
         (), description="Optional dependencies of its pyproject.toml that are wanted, too."

@@ -3,7 +3,7 @@
 from hpcstack.report.html import render_html
 from hpcstack.report.junit import render_junit
 from hpcstack.report.model import FORMAT, Outcome, Report, merge_rows
-from hpcstack.report.plain import escape_label, render_markdown, render_prometheus
+from hpcstack.report.plain import render_markdown, render_prometheus
 from hpcstack.report.text import render_text
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "render_html",
     "render_junit",
     "render_markdown",
-    "escape_label",
     "render_prometheus",
     "render_text",
     "merge_rows",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import format_count
 from hpcstack.core.hosts import shorten_hosts
+from hpcstack.core.prometheus import Metric, render_metrics_text
 
 if TYPE_CHECKING:
     from hpcstack.report.model import Report
@@ -54,51 +55,44 @@ def render_markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def escape_label(text: str) -> str:
-    """Return TEXT as a label's value in Prometheus' exposition format, with its quotes."""
-    # control characters, other ends of lines, and halves of surrogate pairs
-    text = re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", " ", text)
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
-
-
 def render_prometheus(report: Report) -> str:
     """Return REPORT for the textfile collector of node_exporter.
 
     It has a gauge for each check, for each figure, for how long the run took, and for when.
     """
-    labels = {"stack": report.stack, "image": report.image_sha256[:12], "runtime": report.runtime}
-    common = ",".join(f"{name}={escape_label(value)}" for name, value in labels.items())
-
-    out = [
-        "# HELP hpcstack_check Result of a check: 1 for the status that it has.",
-        "# TYPE hpcstack_check gauge",
-    ]
+    common = (report.stack, report.image_sha256[:12], report.runtime)
+    checks: dict[tuple[str, ...], float] = {}
+    figures: dict[tuple[str, ...], float] = {}
     for one in report.outcomes:
-        code = escape_label(one.code)
-        status = escape_label(one.status)
-        out.append(f"hpcstack_check{{{common},code={code},status={status}}} 1")
-
-    out += [
-        "# HELP hpcstack_figure What a check measured; the unit ends the figure's name.",
-        "# TYPE hpcstack_figure gauge",
-    ]
-    for one in report.outcomes:
-        code = escape_label(one.code)
-        informational = escape_label(str(one.informational).lower())
+        checks[(*common, one.code, one.status)] = 1.0
+        informational = str(one.informational).lower()
         for name, value in sorted(one.figures.items()):
-            own = f"code={code},figure={escape_label(name)},informational={informational}"
-            out.append(f"hpcstack_figure{{{common},{own}}} {value:.10g}")
+            figures[(*common, one.code, name, informational)] = value
 
-    out += [
-        "# HELP hpcstack_run_seconds How long the run took.",
-        "# TYPE hpcstack_run_seconds gauge",
-        f"hpcstack_run_seconds{{{common}}} {report.seconds:g}",
-        "# HELP hpcstack_run_timestamp_seconds When it started.",
-        "# TYPE hpcstack_run_timestamp_seconds gauge",
-        f"hpcstack_run_timestamp_seconds{{{common}}} {_parse_time(report.started):.0f}",
-    ]
-    return "\n".join(out) + "\n"
+    labels = ("stack", "image", "runtime")
+    return render_metrics_text(
+        [
+            Metric(
+                "check",
+                "Result of a check: 1 for the status that it has.",
+                (*labels, "code", "status"),
+                checks,
+            ),
+            Metric(
+                "figure",
+                "What a check measured; the unit ends the figure's name.",
+                (*labels, "code", "figure", "informational"),
+                figures,
+            ),
+            Metric("run_seconds", "How long the run took.", labels, {common: report.seconds}),
+            Metric(
+                "run_timestamp_seconds",
+                "When it started.",
+                labels,
+                {common: _parse_time(report.started)},
+            ),
+        ]
+    )
 
 
 def _parse_time(started: str) -> float:

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
 
-from hpcstack.core.data import read_facts
 from hpcstack.core.errors import InputError, ProblemsError
 from hpcstack.core.files import read_text
 from hpcstack.core.yaml import Document, parse_yaml
+from hpcstack.requirements.conda_names import find_name_on_pypi, is_of_the_image
 from hpcstack.requirements.pip_file import PipLine, read_pip_line
 
 if TYPE_CHECKING:
@@ -78,13 +77,12 @@ def read_conda_environment(path: Path) -> CondaEnvironment:
     lines: list[PipLine] = []
     left_out: list[CondaEntry] = []
     only_conda: list[CondaEntry] = []
-    of_the_image = {canonicalize_name(name) for name in read_facts("conda-names")["of_the_image"]}
     for entry in _list_entries(path, text.splitlines(), document):
         if entry.is_pips:
             lines.append(_read_pips(path, entry))
             continue
         name, line = _translate(entry.text)
-        if canonicalize_name(name) in of_the_image:
+        if is_of_the_image(name):
             left_out.append(entry)
         elif line:
             lines.append(read_pip_line(line, path, entry.number))
@@ -204,8 +202,7 @@ def _translate(text: str) -> tuple[str, str]:
     except InvalidMatchSpecError:
         return "", ""
     name = getattr(spec.name, "normalized", "")
-    known = read_facts("conda-names")
-    of_pypi = known["other"].get(name) or (name if name in known["same"] else "")
+    of_pypi = find_name_on_pypi(name)
     version = _translate_version(str(spec.version or ""))
     if not of_pypi or version is None or "://" in text:
         return name, ""

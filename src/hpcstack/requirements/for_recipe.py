@@ -22,6 +22,7 @@ from hpcstack.requirements.inputs import (
 )
 from hpcstack.requirements.pip_file import read_pip_file, refuse_outside
 from hpcstack.requirements.project_files import (
+    PIXI_LOCK,
     PYLOCK,
     PYPROJECT,
     REQUIREMENTS,
@@ -64,6 +65,7 @@ def read_project(
         refuse_outside(path, folder)
     readers = {
         PYLOCK: _read_pylock,
+        PIXI_LOCK: _read_pylock,
         UV_LOCK: _read_uv_lock,
         PYPROJECT: _read_pyproject,
         REQUIREMENTS: _read_requirements,

@@ -4,10 +4,11 @@ The first of these that the folder has is read:
 
 1. pylock.toml (https://packaging.python.org/en/latest/specifications/pylock-toml/)
 2. uv.lock, with its pyproject.toml
-3. requirements.txt
-4. pyproject.toml alone: its [project] table, or Poetry's own
-5. environment.yml of conda's: its `pip:` part, and those of its packages that are on PyPI, too
-6. setup.cfg; of a setup.py its build backend is asked, inside the image
+3. pixi.lock, with its pixi.toml or pyproject.toml
+4. requirements.txt
+5. pyproject.toml alone: its [project] table, or Poetry's own
+6. environment.yml of conda's: its `pip:` part, and those of its packages that are on PyPI, too
+7. setup.cfg; of a setup.py its build backend is asked, inside the image
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ from hpcstack.requirements.declared import (
 from hpcstack.requirements.environment_yml import read_installable_environment
 from hpcstack.requirements.own_folders import list_own_folders
 from hpcstack.requirements.pip_file import read_pip_file, refuse_outside
+from hpcstack.requirements.pixi_lock import read_pixi_project
 from hpcstack.requirements.project_files import (
     ENVIRONMENTS,
+    PIXI_LOCK,
+    PIXI_TOML,
     PYLOCK,
     PYPROJECT,
     REQUIREMENTS,
@@ -135,6 +139,9 @@ def list_read_files(inputs: Inputs) -> list[Path]:
     found = [inputs.folder / inputs.kind]
     if inputs.kind == UV_LOCK:
         found.append(inputs.folder / PYPROJECT)
+    if inputs.kind == PIXI_LOCK:
+        manifests = (inputs.folder / PIXI_TOML, inputs.folder / PYPROJECT)
+        found.append(next(path for path in manifests if path.is_file()))
     if PYPROJECT in [path.name for path in found]:
         found += _list_dynamic_files(inputs.folder)
     for own in inputs.own:
@@ -184,6 +191,7 @@ def _read_folder(folder: Path, below: Path | None) -> Inputs:
     readers: dict[str, Callable[[Path], Inputs]] = {
         PYLOCK: _read_pylock,
         UV_LOCK: _read_uv_lock,
+        PIXI_LOCK: _read_pixi_lock,
         REQUIREMENTS: partial(_read_requirements, below=below),
         PYPROJECT: _read_pyproject,
         **dict.fromkeys(ENVIRONMENTS, _read_conda),
@@ -313,6 +321,14 @@ def _read_requirements(path: Path, below: Path | None) -> Inputs:
     allowed = tuple(one.allowed for one in lines if one.allowed)
     instead = tuple(one.without_url_hash for one in lines if one.without_url_hash)
     return Inputs(path.parent, REQUIREMENTS, (path,), (), allowed, "", overrides=instead)
+
+
+def _read_pixi_lock(path: Path) -> Inputs:
+    """Return what pixi.lock pins, each package as a requirement of its own."""
+    found = read_pixi_project(path)
+    return Inputs(
+        path.parent, PIXI_LOCK, (), found.lines, found.allowed, "", of_the_image=found.of_the_image
+    )
 
 
 def _read_conda(path: Path) -> Inputs:

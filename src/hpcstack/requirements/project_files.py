@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PYLOCK, UV_LOCK, PYPROJECT = "pylock.toml", "uv.lock", "pyproject.toml"
+PIXI_LOCK, PIXI_TOML = "pixi.lock", "pixi.toml"
+WHOLE_LOCKS = (PYLOCK, PIXI_LOCK)  # each package of theirs is a requirement with its version
 REQUIREMENTS, ENVIRONMENTS = "requirements.txt", ("environment.yml", "environment.yaml")
 SETUP_CFG, SETUP_PY = "setup.cfg", "setup.py"
 LARGEST = 64 << 20  # bytes of a lock

@@ -78,6 +78,10 @@ else:
     RuntimeName = Literal[("auto", *RUNTIMES)]
 
 
+# https://gitlab.com/x86-psABIs/x86-64-ABI, "Microarchitecture levels"
+Cpu = Literal["", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
+
+
 class Site(Model):
     """One cluster: what it has, where hpcstack puts things, and what applies to every stack.
 
@@ -111,6 +115,12 @@ class Site(Model):
         default_factory=lambda: find_data_home() / "hpcstack/store",
         description="Folder in which users who may not write `store` keep images of their own. It "
         "must contain {user}, which stands for the user's name. The nodes must see it.",
+    )
+    cpu: Cpu = Field(
+        "",
+        description="What every x86_64 node has at least, as compilers name it: x86-64-v3. Of a base "
+        "that comes for several such levels, the highest that the nodes have is taken; without this "
+        "the one that runs everywhere.",
     )
     lock_dir: Path = Field(description="Folder for locks that are not written beside their recipe.")
     module_root: Path = Field(
@@ -287,6 +297,14 @@ class Site(Model):
         if self.modules.by_architecture:
             return self.module_root / self._architecture
         return self.module_root
+
+    @property
+    def cpu_levels(self) -> dict[str, int]:
+        """{architecture as registries name it: its level}: {"amd64": 3}; empty where nobody says."""
+        if not self.cpu:
+            return {}
+        _, _, level = self.cpu.partition("-v")
+        return {"amd64": int(level or 1)}
 
     @property
     def tree_platform(self) -> str:

@@ -283,7 +283,7 @@ ANSWERS: dict[str, tuple[tuple[str, ...], int, Callable[[Any], bool]]] = {
         0,
         lambda said: (
             said["releases"][0]["release"] == "pytorch/24.11-r1"
-            and "\nhpcstack_wrong 0\n" in Path("status.prom").read_text()
+            and "\nhpcstack_wrong 0.0\n" in Path("status.prom").read_text()
         ),
     ),
     "repair": (

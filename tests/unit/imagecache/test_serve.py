@@ -289,7 +289,9 @@ def counted(metrics: Path, outcome: str) -> int:
     if not metrics.exists():
         return 0
     found = re.search(
-        rf'^hpcstack_image_requests_total{{outcome="{outcome}"}} (\d+)$', metrics.read_text(), re.M
+        rf'^hpcstack_image_requests_total{{outcome="{outcome}"}} (\d+)\.0$',
+        metrics.read_text(),
+        re.M,
     )
     assert found
     return int(found[1])

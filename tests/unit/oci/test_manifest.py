@@ -46,6 +46,27 @@ def test_what_runs_on_the_most_machines_is_taken(entries: list[dict[str, Any]], 
     assert list_platforms(index(*entries))["linux/amd64"] == digest_of(taken)
 
 
+@pytest.mark.parametrize(
+    ("level", "variants", "taken"),
+    [
+        (3, ["", "v2", "v3", "v4"], "v3"),
+        (2, ["v3", "", "v4"], ""),
+        (2, ["v1", "v2"], "v2"),
+        (1, ["v2", "v1"], "v1"),
+        (4, ["v4", "v3"], "v4"),
+    ],
+)
+def test_the_highest_is_taken_that_nodes_have(level: int, variants: list[str], taken: str) -> None:
+    of = {name: entry(f"of {name}", "amd64", name) for name in variants}
+    found = list_platforms(index(*of.values(), entry("arm", "arm64", "v9")), {"amd64": level})
+    assert found["linux/amd64"] == digest_of(f"of {taken}")
+    assert found["linux/arm64"] == digest_of("arm")
+
+
+def test_what_is_above_what_nodes_have_is_not_taken() -> None:
+    assert list_platforms(index(entry("v4", "amd64", "v4")), {"amd64": 3}) == {}
+
+
 def test_of_arm_the_least_is_taken() -> None:
     found = list_platforms(index(entry("v9", "arm64", "v9"), entry("v8", "arm64", "v8")))
     assert found == {"linux/arm64": digest_of("v8")}

@@ -26,19 +26,19 @@ def test_what_is_published_is_counted(tmp_path: Path) -> None:
 
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert all(LINE.fullmatch(line) for line in lines), text
-    assert 'hpcstack_releases{name="pytorch",channel="testing",state="live"} 2' in lines
-    assert 'hpcstack_changes_total{verb="publish"} 2' in lines
-    assert "hpcstack_wrong 3" in lines
-    assert "hpcstack_audit_ok 1" in lines
-    assert "hpcstack_images 2" in lines
-    assert 'hpcstack_image_bytes{stack="pytorch-24.11",platform="linux/amd64"} 8' in lines
+    assert 'hpcstack_releases{channel="testing",name="pytorch",state="live"} 2.0' in lines
+    assert 'hpcstack_changes_total{verb="publish"} 2.0' in lines
+    assert "hpcstack_wrong 3.0" in lines
+    assert "hpcstack_audit_ok 1.0" in lines
+    assert "hpcstack_images 2.0" in lines
+    assert 'hpcstack_image_bytes{platform="linux/amd64",stack="pytorch-24.11"} 8.0' in lines
     key = images[0].key[:12]
     assert (
-        f'hpcstack_vulnerabilities{{stack="pytorch-24.11",image="{key}",severity="high"}} 1'
+        f'hpcstack_vulnerabilities{{image="{key}",severity="high",stack="pytorch-24.11"}} 1.0'
         in lines
     )
-    assert f'hpcstack_not_audited{{stack="pytorch-24.11",image="{key}"}} 1' in lines
-    assert "hpcstack_status_timestamp_seconds 1764150000" in lines
+    assert f'hpcstack_not_audited{{image="{key}",stack="pytorch-24.11"}} 1.0' in lines
+    assert "hpcstack_status_timestamp_seconds 1.76415e+09" in lines
     [last] = [line for line in lines if line.startswith("hpcstack_last_change_timestamp_seconds")]
     assert float(last.rpartition(" ")[2]) > 1.7e9
     names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
@@ -47,9 +47,9 @@ def test_what_is_published_is_counted(tmp_path: Path) -> None:
 
 def test_nothing_published_is_zero_and_not_absent(tmp_path: Path) -> None:
     text = render_metrics([], [], 0, None, 0.0, has_database=False)
-    assert "\nhpcstack_wrong 0\n" in text
-    assert "\nhpcstack_images 0\n" in text
+    assert "\nhpcstack_wrong 0.0\n" in text
+    assert "\nhpcstack_images 0.0\n" in text
     assert "vulnerabilities" not in text
     assert "audit_ok" not in text
     text = render_metrics([], [], 0, None, 0.0, has_database=True)
-    assert "\nhpcstack_audit_ok 0\n" in text
+    assert "\nhpcstack_audit_ok 0.0\n" in text

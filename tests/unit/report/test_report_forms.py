@@ -128,7 +128,7 @@ def test_any_text_can_be_shown(text: str) -> None:
 def test_prometheus_has_a_line_a_check_and_a_figure() -> None:
     text = render_prometheus(made())
     assert (
-        'hpcstack_check{stack="s-1",image="000000000000",runtime="pyxis",code="nccl.bandwidth",status="FAIL"} 1'
+        'hpcstack_check{code="nccl.bandwidth",image="000000000000",runtime="pyxis",stack="s-1",status="FAIL"} 1.0'
         in text
     )
     assert 'figure="efficiency",informational="true"} 0.5' in text
