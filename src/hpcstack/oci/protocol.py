@@ -38,6 +38,7 @@ TOKEN_SERVERS = {  # registries whose token server is under another domain
 READ_S = 120  # seconds for a small answer, a manifest or a config, to come completely
 HEADERS_S = 60  # seconds for the beginning of an answer, its status and its headers
 PIECE = 1 << 16
+LONGEST_PAUSE = 64  # characters of a Retry-After
 T = TypeVar("T")
 
 
@@ -249,13 +250,15 @@ def may_know(realm: str, host: str, *, plain_http: bool) -> bool:
 
 
 def choose_pause(retry_after: str, otherwise: float) -> float:
-    """Return the seconds to wait: RETRY_AFTER, at most 30, or OTHERWISE if it is no number.
+    """Return the seconds to wait: RETRY_AFTER, a number or a date, at most 30; else OTHERWISE."""
+    from urllib3.exceptions import InvalidHeader
+    from urllib3.util.retry import Retry
 
-    HTTP also allows a date in Retry-After, which is not read.
-    """
-    if re.fullmatch(r"[0-9]{1,6}", retry_after):
-        return min(float(retry_after), 30.0)
-    return otherwise
+    try:
+        wanted = Retry().parse_retry_after(retry_after[:LONGEST_PAUSE])
+    except (InvalidHeader, ValueError, OverflowError):
+        return otherwise
+    return min(wanted, 30.0)
 
 
 def verify_digest(content: bytes, digest: str, host: str) -> None:

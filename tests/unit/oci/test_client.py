@@ -19,7 +19,7 @@ from conftest import make_site
 from hpcstack.core.errors import RegistryError
 from hpcstack.oci import client as registry
 from hpcstack.oci.client import Registry
-from hpcstack.oci.protocol import may_know
+from hpcstack.oci.protocol import choose_pause, may_know
 from hpcstack.recipe.model import Base
 
 CONFIG = json.dumps({"os": "linux", "architecture": "amd64", "config": {"Env": ["A=1"]}}).encode()
@@ -390,3 +390,19 @@ def test_what_is_no_tag_is_left_out(fake: Given, page: Any) -> None:
     else:
         with pytest.raises(RegistryError):
             client.tags(Base(image=IMAGE))
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("", 0.5),
+        ("5", 5),
+        ("99999", 30),
+        ("Fri, 31 Dec 1999 23:59:59 GMT", 0),
+        ("Fri, 31 Dec 2199 23:59:59 GMT", 30),
+        ("soon", 0.5),
+        ("9" * 200, 30),
+    ],
+)
+def test_a_registry_says_how_long_to_wait_by_a_number_or_a_date(said: str, seconds: float) -> None:
+    assert choose_pause(said, 0.5) == seconds

@@ -131,7 +131,7 @@ def test_prometheus_has_a_line_a_check_and_a_figure() -> None:
         'hpcstack_check{code="nccl.bandwidth",image="000000000000",runtime="pyxis",stack="s-1",status="FAIL"} 1.0'
         in text
     )
-    assert 'figure="efficiency",informational="true"} 0.5' in text
+    assert 'figure="efficiency",image="000000000000",informational="true"' in text
 
 
 def test_ticks_are_round_and_sizes_binary() -> None:
