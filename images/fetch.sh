@@ -18,6 +18,12 @@ if [ -s "$want/apt.txt" ]; then
     cp "$HPCSTACK_WORK"/archives/*.deb "$answers/"
 fi
 
+if [ -s "$want/dnf.txt" ]; then
+    hpcstack_step 1/2 "dnf: the locked files"
+    mapfile -t packages <"$want/dnf.txt"
+    dnf "${HPCSTACK_DNF[@]}" --downloadonly "--downloaddir=$answers" install "${packages[@]}"
+fi
+
 hpcstack_fetch_pip() { # FILE ARGUMENTS of pip: all that FILE names, by its hashes
     local file=$1
     shift

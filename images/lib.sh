@@ -52,6 +52,11 @@ hpcstack_dpkg() {
     dpkg-query -W -f '${db:Status-Abbrev}${Package}=${Version}\n' | sed -n 's/^[ih]i *//p'
 }
 
+# The same of rpm's.
+hpcstack_rpm() {
+    rpm -qa --queryformat '%{NAME}=%{EVR}\n'
+}
+
 # NAME==VERSION of Python's packages. Python's own list takes a fifth of the time of pip's, which is asked where that has
 # failed. A list that cannot be had must fail the step: an empty one would guard nothing. A package whose METADATA cannot
 # be read stands there by its folder's name, and $1 gets a line that says so.
@@ -102,6 +107,10 @@ hpcstack_packages() {
     if command -v dpkg-query >/dev/null; then
         listed=$(hpcstack_dpkg) || return 1
         printf '%s\n' "$listed" | hpcstack_grep -E "$HPCSTACK_GUARDED_APT" | sed 's/^/apt /'
+    fi
+    if command -v rpm >/dev/null; then
+        listed=$(hpcstack_rpm) || return 1
+        printf '%s\n' "$listed" | hpcstack_grep -E "$HPCSTACK_GUARDED_APT" | sed 's/^/rpm /'
     fi
 }
 
@@ -371,6 +380,49 @@ hpcstack_apt_locked() { # NAME=VERSION...
     DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" "$@"
 }
 
+# The Python that has dnf's own modules: the distribution's, which is not the first on PATH everywhere.
+hpcstack_dnf_python() { # ARGUMENTS of python
+    local python
+    for python in /usr/libexec/platform-python /usr/bin/python3 python3; do
+        if command -v "$python" >/dev/null && "$python" -c 'import dnf' 2>/dev/null; then
+            "$python" "$@"
+            return
+        fi
+    done
+    printf 'there is no dnf in the base: packages.dnf is for images of rpm, such as those of Rocky Linux\n' >&2
+    return 1
+}
+
+HPCSTACK_DNF=(-y -q --setopt=install_weak_deps=False "--setopt=cachedir=$HPCSTACK_WORK/dnf" --setopt=keepcache=False)
+
+hpcstack_dnf() { # NAME...
+    dnf "${HPCSTACK_DNF[@]}" install "$@"
+}
+
+# Exactly what was locked: each file's hash is looked at before anything is unpacked.
+hpcstack_dnf_locked() { # NAME-VERSION-RELEASE.ARCH...
+    local archives=$HPCSTACK_WORK/archives file sum
+    mkdir -p "$archives"
+    if [ -d /mnt/packages ]; then
+        cp /mnt/packages/*.rpm "$archives/"
+    else
+        dnf "${HPCSTACK_DNF[@]}" --downloadonly "--downloaddir=$archives" install "$@"
+    fi
+    for file in "$archives"/*.rpm; do
+        [ -e "$file" ] || continue
+        sum=$(sha256sum "$file")
+        if ! grep -qx "${sum%% *}" /opt/hpcstack/build/dnf.sha256; then
+            printf 'this file is not the one that was locked: %s\n' "$file"
+            return 1
+        fi
+    done
+    dnf "${HPCSTACK_DNF[@]}" --disablerepo='*' install "$archives"/*.rpm
+}
+
+hpcstack_clean_dnf() {
+    rm -rf /var/cache/dnf /var/log/dnf*.log /var/log/hawkey.log /var/lib/dnf/history.sqlite*
+}
+
 hpcstack_clean_apt() {
     apt-get -q clean
     rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt /var/log/dpkg.log /var/log/alternatives.log
@@ -413,7 +465,7 @@ hpcstack_finish() {
     : >$lists/asked.txt
     hpcstack_list apt dpkg-query hpcstack_dpkg
     hpcstack_list pip python3 hpcstack_python_packages $lists/unlisted.txt
-    hpcstack_list rpm rpm rpm -qa --queryformat '%{NAME}=%{EVR}\n'
+    hpcstack_list rpm rpm hpcstack_rpm
     # A walk through an image takes seconds: an engine that sees all names says where there is no conda.
     { [ "${HPCSTACK_NO_CONDA:-}" = yes ] || hpcstack_find -path '*/conda-meta/*-*-*.json' -printf '%f\n'; } |
         sed -E 's/\.json$//; s/-([^-]*)-([^-]*)$/=\1=\2/' | sort >/opt/hpcstack/packages/conda.txt

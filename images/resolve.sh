@@ -91,6 +91,10 @@ hpcstack_resolve_apt() {
     fi
 }
 
+hpcstack_resolve_dnf() {
+    hpcstack_dnf_python /opt/hpcstack/build/dnf_plan.py "$want/dnf.txt" "$HPCSTACK_WORK/dnf" >"$answers/dnf.json"
+}
+
 mkdir -p "$answers" "$HOME"
 if [ -s /opt/hpcstack/build/conda-want.json ]; then
     hpcstack_step 1/3 "conda: what would be installed"
@@ -99,6 +103,10 @@ fi
 if [ -s "$want/apt.txt" ]; then
     hpcstack_step 2/3 "apt: what would be installed"
     hpcstack_resolve_apt
+fi
+if [ -s "$want/dnf.txt" ]; then
+    hpcstack_step 2/3 "dnf: what would be installed"
+    hpcstack_resolve_dnf
 fi
 if [ -s "$want/pip.txt" ] || [ -s "$want/pip-of-base.txt" ]; then
     hpcstack_step 3/3 "pip: what would be installed"

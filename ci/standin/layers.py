@@ -14,6 +14,8 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+from rpm_based import make_rpm_script
+
 LAYOUT = 2  # of what is in a layer: kept ones of another are not taken
 SUITE = "bookworm"
 PYTHON = "3.11"
@@ -220,6 +222,8 @@ def own_layer(cache: Path, facts: dict[str, object]) -> Path:
             "--platform", "manylinux_2_17_x86_64", "--platform", "manylinux2014_x86_64", *pip)  # fmt: skip
         install(root, folder, pip)
         shutil.rmtree(folder)
+    if "rpm" in packages:
+        as_root("chroot", str(root), "bash", "-c", make_rpm_script(packages["rpm"]))
     as_root("tar", "-cf", str(layer), "--sort=name", "--numeric-owner", "-C", str(root), ".")
     as_root("rm", "-rf", str(root))
     return gzip_of(layer)

@@ -135,14 +135,16 @@ def _meets_requirement(version: str, wanted: object) -> bool:
 
 
 def _check_apt(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
-    """Warn of apt packages that would replace or double what NVIDIA's base brings."""
+    """Warn of packages of apt or dnf that would replace or double what NVIDIA's base brings."""
+    packages = recipe.stack.packages
     guarded = [
-        (n, package)
-        for n, package in enumerate(recipe.stack.packages.apt)
+        (kind, n, package)
+        for kind, named in (("apt", packages.apt), ("dnf", packages.dnf))
+        for n, package in enumerate(named)
         if GUARDED_APT.match(package)
     ]
     environment = read_base_environment(recipe, lock) if guarded else {}
-    for n, package in guarded:
+    for kind, n, package in guarded:
         name = find_variable(package, APT_VARIABLES)
         has = environment.get(name, "")
         # NVIDIA's framework images bring all of these; a plain CUDA image only what its variables
@@ -154,7 +156,7 @@ def _check_apt(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
                 f"would replace or double what NVIDIA's base brings{brings}, and fail the build: "
                 f"leave it out"
             )
-            yield recipe.document.problem(("packages", "apt", n), what)
+            yield recipe.document.problem(("packages", kind, n), what)
 
 
 def _check_fit(recipe: Recipe, site: Site, lock: Lock | None) -> Iterator[Problem]:

@@ -79,6 +79,13 @@ def ubuntu_layout(testbed: Testbed) -> str:
 
 
 @pytest.fixture(scope="session")
+def rocky_like(testbed: Testbed) -> str:
+    """A base of rpm and dnf, without dpkg: see its facts in tests/data."""
+    push_stand_in(testbed, "rocky-like")
+    return "nvcr.io/hpcstack-tests/rocky-like:9"
+
+
+@pytest.fixture(scope="session")
 def two_architectures(testbed: Testbed) -> str:
     """A base for amd64 and for arm64, whose programs qemu runs."""
     push_stand_in(testbed, "two-architectures")

@@ -100,9 +100,9 @@ def _check_bundleable(request: BuildRequest) -> None:
 
 
 def _fetch_packages(work: Path, request: BuildRequest, base: Path, bench: Workbench) -> list[Path]:
-    """Return the locked files of apt and pip, which the base's own tools fetch inside BASE."""
+    """Return the locked files of apt, dnf and pip, which the base's own tools fetch inside BASE."""
     locked = request.lock.platform(request.platform)
-    if not locked.apt and not locked.pip:
+    if not locked.apt and not locked.dnf and not locked.pip:
         return []
 
     bench.progress("fetching the locked packages")
@@ -122,7 +122,10 @@ def _fetch_packages(work: Path, request: BuildRequest, base: Path, bench: Workbe
 
 def _list_wanted(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
     """Return {path: text} of what images/fetch.sh reads: the lists below want/, and a script."""
-    out = {"want/apt.txt": "".join(f"{entry.name}={entry.version}\n" for entry in locked.apt or ())}
+    out = {
+        "want/apt.txt": "".join(f"{entry.name}={entry.version}\n" for entry in locked.apt or ()),
+        "want/dnf.txt": "".join(f"{entry.nevra}\n" for entry in locked.dnf or ()),
+    }
     if not locked.pip:
         return out
 

@@ -28,7 +28,7 @@ def lend_bundle(job_lent: Path, request: BuildRequest) -> None:
     folder = name_offline_folder(request.site, request.lock, request.platform)
     if not folder.is_dir():
         locked = request.lock.platform(request.platform)
-        if locked.apt or locked.pip:
+        if locked.apt or locked.dnf or locked.pip:
             raise InputError(
                 f"the packages of {request.stack.full_name} are not here, and --offline fetches "
                 "nothing",

@@ -86,7 +86,7 @@ def _note_shorter_lists(holdings: Holdings) -> list[str]:
     return [
         f"of {format_count(len(keys), 'image')} only the packages of the system and of its own "
         f"python3 are known: {', '.join(keys[:MOST])}{more}. An older hpcstack stored them. `hpcstack build "
-        "STACK --fresh` makes a list of all Pythons"
+        "STACK --no-cache` makes a list of all Pythons"
     ]
 
 

@@ -222,7 +222,7 @@ def _format_text(path: Path, lock: Lock) -> str:
 
 def _count_added(platform: LockedPlatform) -> str:
     """Return how many packages the stack adds to its base, as "2 apt, 5 pip"."""
-    sets = {"apt": platform.apt, "conda": platform.conda, "pip": platform.pip}
+    sets = {"apt": platform.apt, "dnf": platform.dnf, "conda": platform.conda, "pip": platform.pip}
     return ", ".join(f"{len(found)} {kind}" for kind, found in sets.items() if found)
 
 

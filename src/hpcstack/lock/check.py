@@ -33,6 +33,7 @@ def find_open_items(stack: Stack, lock: Lock) -> tuple[OpenItem, ...]:
     """
     wanted = {
         "apt": bool(stack.packages.apt),
+        "dnf": bool(stack.packages.dnf),
         "pip": bool(stack.packages.pip),
         "conda": bool(stack.packages.conda.packages),
     }

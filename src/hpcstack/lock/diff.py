@@ -33,7 +33,7 @@ def diff_locks(before: Lock, after: Lock) -> list[Difference]:
     for platform in [name for name in before.base.platforms if name in after.base.platforms]:
         low, high = before.base.platforms[platform], after.base.platforms[platform]
         out += _compare("holds", before.facts(platform), after.facts(platform))
-        for kind in ("apt", "conda", "pip"):
+        for kind in ("apt", "dnf", "conda", "pip"):
             out += _compare(kind, _list_versions(low, kind), _list_versions(high, kind))
         out += _compare("pip builds with", _list_build_versions(low), _list_build_versions(high))
         out += _compare("environment", _list_variables(low), _list_variables(high))

@@ -91,6 +91,7 @@ def _list_kinds(stack: Stack) -> list[str]:
     packages = stack.packages
     kinds = {
         "apt": packages.apt,
+        "dnf": packages.dnf,
         "pip": packages.pip,
         "conda": packages.conda.packages,
         "source": packages.source,

@@ -48,6 +48,23 @@ class LockedApt(Model):
     )
 
 
+class LockedRpm(Model):
+    """A package of rpm that the stack adds to the base."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$")]
+    version: Annotated[str, Field(pattern=r"^(?:[0-9]+:)?[A-Za-z0-9][A-Za-z0-9.+~^_-]*$")]
+    arch: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
+    file: Line = ""
+    hash: str = Field(
+        pattern=r"^sha256:[0-9a-f]{64}$", description="as the repository lists it: sha256:..."
+    )
+
+    @property
+    def nevra(self) -> str:
+        """NAME-[EPOCH:]VERSION-RELEASE.ARCH, as dnf takes it."""
+        return f"{self.name}-{self.version}.{self.arch}"
+
+
 class LockedPip(Model):
     """A Python package that the stack adds to the base, with the hashes of files that will do."""
 
@@ -84,6 +101,7 @@ class LockedPlatform(Model):
     workdir: Said = ""
     compressed_bytes: int = 0
     apt: tuple[LockedApt, ...] | None = Field(None, description="None: not resolved")
+    dnf: tuple[LockedRpm, ...] | None = None
     pip: tuple[LockedPip, ...] | None = None
     pip_build: tuple[LockedPip, ...] | None = Field(
         None,

@@ -148,6 +148,7 @@ def _list_locks(catalog: Catalog, site: Site, say: Callable[[str], None]) -> lis
 def _list_locked(locked: LockedPlatform) -> list[Package]:
     """Return the packages that are LOCKED for one platform, sorted."""
     out = [Package("deb", one.name, one.version) for one in locked.apt or ()]
+    out += [Package("other", one.name, one.version) for one in locked.dnf or ()]
     out += [Package("pypi", one.name, one.version) for one in locked.pip or ()]
     out += [Package("conda", one.name, one.version) for one in locked.conda or ()]
     return sorted(out)

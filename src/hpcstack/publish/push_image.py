@@ -615,6 +615,10 @@ def list_dependencies(lock: Lock, platform: str) -> list[dict[str, Any]]:
         for one in locked.apt or ()
     ]
     out += [
+        {"uri": f"pkg:rpm/{one.name}@{one.version}", "digest": _split_hash(one.hash)}
+        for one in locked.dnf or ()
+    ]
+    out += [
         {"uri": f"pkg:pypi/{one.name}@{one.version}", "digest": _split_hash(one.hashes[0])}
         for one in locked.pip or ()
     ]

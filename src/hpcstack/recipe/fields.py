@@ -22,6 +22,7 @@ NAME = r"^[a-z0-9]+(?:[._+-][a-z0-9]+)*$"
 VERSION = r"^[A-Za-z0-9]+(?:[._+-][A-Za-z0-9]+)*$"
 VARIANT = r"^(?:[a-z0-9]+(?:[._+-][a-z0-9]+)*)?$"
 APT = re.compile(r"^[a-z0-9][a-z0-9+.-]+(?::[a-z0-9]+)?(?:=[A-Za-z0-9.+:~-]+)?$")
+DNF = re.compile(r"^[A-Za-z0-9][A-Za-z0-9+._-]*(?:=[A-Za-z0-9.+:~^_-]+)?$")
 COMMAND = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")
 LABEL = re.compile(r"^[A-Za-z0-9]+(?:[._/-][A-Za-z0-9]+)*$")
 # No password and no token can be part of it: an https URL has no `@`, an ssh URL a user at most.
@@ -165,6 +166,13 @@ def check_apt(text: str) -> str:
     return text
 
 
+def check_dnf(text: str) -> str:
+    """Return TEXT, NAME or NAME=VERSION-RELEASE of an rpm package. ValueError for any other."""
+    if not DNF.fullmatch(text):
+        raise ValueError("not a dnf package, e.g. git or git=2.43.5-1.el9")
+    return text
+
+
 def check_conda(text: str) -> str:
     """Return TEXT, a match spec of a conda package. Raise ValueError for any other."""
     if not CONDA.fullmatch(check_one_line(text)):
@@ -216,6 +224,7 @@ ImagePath = Annotated[str, AfterValidator(check_absolute)]
 Prefix = Annotated[str, AfterValidator(check_prefix)]
 Requirement = Annotated[str, AfterValidator(check_requirement)]
 AptPackage = Annotated[str, AfterValidator(check_apt)]
+DnfPackage = Annotated[str, AfterValidator(check_dnf)]
 CondaPackage = Annotated[str, AfterValidator(check_conda)]
 Channel = Annotated[str, AfterValidator(check_channel)]
 GitUrl = Annotated[str, AfterValidator(check_git)]

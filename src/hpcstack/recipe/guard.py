@@ -11,7 +11,8 @@ from __future__ import annotations
 import fnmatch
 import re
 
-# Patterns for the names of pip's projects, and prefixes of the names of Debian packages.
+# Patterns for the names of pip's projects, and prefixes of the names of the distribution's packages:
+# NVIDIA names those of rpm as those of Debian, but for a number or -devel at the end.
 PIP = (
     "torch", "torchvision", "torchaudio", "triton", "pytorch[-_]triton", "torch[-_]tensorrt",
     "transformer[-_]engine[-_a-z0-9]*", "flash[-_]attn", "apex", "numpy", "mpi4py",
@@ -57,7 +58,7 @@ BUILT_AGAINST_TORCH = ("causal-conv1d", "flash-attn", "mamba-ssm")
 
 
 def is_guarded_apt(name: str, allowed: tuple[str, ...] = ()) -> bool:
-    """Return whether the Debian package NAME must stay as the base has it.
+    """Return whether the package NAME of Debian or of rpm must stay as the base has it.
 
     That is so where NVIDIA chose it, unless it belongs to a family or package of ALLOWED, which a
     recipe allows to be replaced.
@@ -151,5 +152,5 @@ def render_guard(allowed: tuple[str, ...] = ()) -> str:
         f"HPCSTACK_BUILT_AGAINST='^({built_names})=='\n"
         f"HPCSTACK_GUARDED_APT='^({'|'.join(APT)})'\n"
         f"HPCSTACK_GUARDED_FILES=({find_files})\n"
-        f"HPCSTACK_ALLOWED='^(pip ({pip_names})==|apt ({apt_names}))'\n"
+        f"HPCSTACK_ALLOWED='^(pip ({pip_names})==|(apt|rpm) ({apt_names}))'\n"
     )

@@ -409,7 +409,13 @@ class Stack(Model):
         """Refuse an adopted image that anything would have to be built into."""
         packages = self.packages
         added = {
-            "packages": packages.apt or packages.pip or packages.conda.packages or packages.source,
+            "packages": (
+                packages.apt
+                or packages.dnf
+                or packages.pip
+                or packages.conda.packages
+                or packages.source
+            ),
             "files": self.files,
             "run": self.run,
         }

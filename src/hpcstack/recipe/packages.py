@@ -15,6 +15,7 @@ from hpcstack.recipe.fields import (
     Channel,
     Commit,
     CondaPackage,
+    DnfPackage,
     GitUrl,
     ImagePath,
     Line,
@@ -110,12 +111,17 @@ def _as_project(value: Any) -> Any:
 
 
 class Packages(Model):
-    """What is installed on top of the base: apt's packages, then conda's, pip's, and sources."""
+    """What is installed on top of the base: apt's or dnf's packages, then conda's, pip's, and sources."""
 
     apt: tuple[AptPackage, ...] = Field(
         (),
         description="Debian or Ubuntu packages, e.g. infiniband-diags, or infiniband-diags=50.0-2 "
         "for a certain version.",
+    )
+    dnf: tuple[DnfPackage, ...] = Field(
+        (),
+        description="Packages of rpm, for bases such as NVIDIA's of Rocky Linux, e.g. git, or "
+        "git=2.43.5-1.el9 for a certain version.",
     )
     conda: Conda = Conda.model_construct()
     pip: tuple[Requirement, ...] = Field(
@@ -165,7 +171,7 @@ class Packages(Model):
     def _check_pip(cls, requirements: tuple[str, ...]) -> tuple[str, ...]:
         return _refuse_duplicates(requirements, normalize_project)
 
-    @field_validator("apt", mode="after")
+    @field_validator("apt", "dnf", mode="after")
     @classmethod
     def _check_apt(cls, packages: tuple[str, ...]) -> tuple[str, ...]:
         return _refuse_duplicates(packages, lambda package: package.partition("=")[0])

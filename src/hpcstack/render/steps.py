@@ -62,6 +62,8 @@ def plan_steps(stack: Stack, locked: LockedPlatform, commits: dict[str, str]) ->
 
     if packages.apt:
         out.append(_step("apt", packages.apt, _apt(packages.apt, locked), "build/apt.sha256"))
+    if packages.dnf:
+        out.append(_step("dnf", packages.dnf, _dnf(packages.dnf, locked), "build/dnf.sha256"))
     if packages.conda.packages:
         reads = tuple(make_conda_files(stack, locked))
         out.append(_step("conda", packages.conda.packages, _conda(stack, locked), *reads))
@@ -115,6 +117,9 @@ def render_step_files(stack: Stack, locked: LockedPlatform) -> dict[str, str]:
     if locked.apt:
         hashes = sorted({entry.hash.removeprefix("sha256:") for entry in locked.apt if entry.hash})
         out["build/apt.sha256"] = "".join(f"{found}\n" for found in hashes)
+    if locked.dnf:
+        hashes = sorted({entry.hash.removeprefix("sha256:") for entry in locked.dnf})
+        out["build/dnf.sha256"] = "".join(f"{found}\n" for found in hashes)
     if stack.packages.pip and locked.pip is not None:
         out |= make_pip_files(stack.packages, locked)
     return out | make_conda_files(stack, locked)
@@ -235,6 +240,18 @@ def _apt(packages: tuple[str, ...], locked: LockedPlatform) -> tuple[str, ...]:
         "hpcstack_clean_apt",
         "hpcstack_guard_check",
     )
+
+
+def _dnf(packages: tuple[str, ...], locked: LockedPlatform) -> tuple[str, ...]:
+    """Return the lines that install PACKAGES by dnf, in the LOCKED versions where there are any."""
+    if locked.dnf == ():  # the base has all of them
+        return ("hpcstack_guard", "hpcstack_guard_check")
+
+    if locked.dnf is None:
+        line = quote_words(["hpcstack_dnf", *("-".join(one.split("=", 1)) for one in packages)])
+    else:
+        line = quote_words(["hpcstack_dnf_locked", *(entry.nevra for entry in locked.dnf)])
+    return ("hpcstack_guard", line, "hpcstack_clean_dnf", "hpcstack_guard_check")
 
 
 def _conda(stack: Stack, locked: LockedPlatform) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from hpcstack.core.errors import InputError
 from hpcstack.core.untrusted import UNSAFE
-from hpcstack.lock.model import LockedApt, LockedConda, LockedPip
+from hpcstack.lock.model import LockedApt, LockedConda, LockedPip, LockedRpm
 from hpcstack.recipe.guard import is_guarded_apt
 
 if TYPE_CHECKING:
@@ -35,10 +35,16 @@ MOST_INDEXES, MOST_SAID = 20, 500  # lines, and characters of a line, that are t
 RECORD = re.compile(r"^(Package|Version|Architecture|Filename|SHA256): (.*)$", re.MULTILINE)
 
 
-def want_files(stack: Stack, kept_pip: tuple[str, ...] = (), kept_apt: str = "") -> dict[str, str]:
+def want_files(
+    stack: Stack,
+    kept_pip: tuple[str, ...] = (),
+    kept_apt: str = "",
+    kept_dnf: tuple[str, ...] = (),
+) -> dict[str, str]:
     """Return {path: text} of the files that tell the base what to resolve, one package a line.
 
-    KEPT_PIP are further constraints of pip's, KEPT_APT are preferences of apt's.
+    KEPT_PIP are further constraints of pip's, KEPT_APT are preferences of apt's, KEPT_DNF are packages
+    with their versions.
 
     pip is asked twice: for packages that it builds in environments of their own, and for those that
     it builds with what the base has (`Packages.built_with_base`).
@@ -48,6 +54,7 @@ def want_files(stack: Stack, kept_pip: tuple[str, ...] = (), kept_apt: str = "")
     of_base = tuple(text for text in packages.pip if packages.built_with_base(text))
     wanted = {
         "want/apt.txt": packages.apt,
+        "want/dnf.txt": (*packages.dnf, *kept_dnf) if packages.dnf else (),
         "want/pip.txt": isolated,
         "want/pip-of-base.txt": of_base,
         "want/pip-constraints.txt": (*packages.constraints, *kept_pip),
@@ -187,6 +194,45 @@ def read_apt(
             )
         )
     return tuple(sorted(out, key=lambda package: package.name))
+
+
+def read_dnf(text: str, allow_replace: tuple[str, ...] = ()) -> tuple[LockedRpm, ...]:
+    """Return the packages that dnf would install, sorted by name. TEXT: images/dnf_plan.py.
+
+    Raise InputError for packages that no repository has, and if dnf would replace or remove a
+    package that NVIDIA chose for the base, unless ALLOW_REPLACE names it.
+    """
+    plan = json.loads(text)
+    lost = [UNSAFE.sub("?", str(name))[:MOST_SAID] for name in plan["lost"]]
+    if lost:
+        raise InputError(
+            f"no repository of the base has {', '.join(lost)}",
+            "correct packages.dnf: NAME, or NAME=VERSION-RELEASE; dnf repoquery NAME shows them",
+            page="write-a-recipe",
+        )
+    new = {one["name"]: one["version"] for one in plan["install"]}
+    for one in plan["remove"]:
+        if is_guarded_apt(one["name"], allow_replace):
+            named = f"{one['name']} {one['version']} of the base"
+            what = f"remove {named}"
+            if one["name"] in new:
+                what = f"replace {named} by {new[one['name']]}"
+            raise InputError(
+                f"dnf would {UNSAFE.sub('?', what)}",
+                "leave out the package that asks for it, or pin it to a version that fits the base; "
+                "to let it be replaced, name it in packages.allow_replace",
+                page="write-a-recipe",
+            )
+    for one in plan["install"]:
+        if not str(one["hash"]).startswith("sha256:"):
+            raise InputError(
+                f"the repository has no sha256 of {UNSAFE.sub('?', str(one['name']))}",
+                "take the package from another repository, or tell its admin: createrepo_c "
+                "--checksum sha256",
+                page="write-a-recipe",
+            )
+    found = [LockedRpm(**one) for one in plan["install"]]
+    return tuple(sorted(found, key=lambda package: package.name))
 
 
 def _refuse_replacement(

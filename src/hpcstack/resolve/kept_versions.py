@@ -51,6 +51,11 @@ class KeptVersions:
         kept = (one for one in entries if not self.moves(one.name))
         return tuple(f"{one.name}={one.version}={one.build}" for one in kept)
 
+    def dnf(self, platform: str) -> tuple[str, ...]:
+        """Return a name with its version for each package of rpm that stays: `git=2.43.5-1.el9`."""
+        entries = self.lock.platform(platform).dnf or ()
+        return tuple(f"{one.name}={one.version}" for one in entries if not self.moves(one.name))
+
     def apt_preferences(self, platform: str) -> str:
         """Return apt's preferences that pin each Debian package which stays."""
         entries = self.lock.platform(platform).apt or ()
@@ -65,7 +70,7 @@ def list_added(lock: Lock) -> set[str]:
     """Return the names of all packages and sources that LOCK adds, as `canonicalize_name` does."""
     names = set(lock.sources)
     for platform in lock.base.platforms.values():
-        for kind in (platform.apt, platform.pip, platform.conda):
+        for kind in (platform.apt, platform.dnf, platform.pip, platform.conda):
             names |= {one.name for one in kind or ()}
     return {canonicalize_name(name) for name in names}
 
@@ -105,7 +110,7 @@ def keep_all_but(stack: Stack, lock: Lock, only: Sequence[str]) -> KeptVersions:
 def _list_asked(stack: Stack) -> Iterator[str]:
     """Yield the names of what STACK asks for itself."""
     packages = stack.packages
-    yield from (re.split("[=/<>]", text)[0] for text in packages.apt)
+    yield from (re.split("[=/<>]", text)[0] for text in (*packages.apt, *packages.dnf))
     yield from (source.name for source in packages.source)
     for text in (*packages.pip, *packages.constraints):
         requirement = _parse_requirement(text)
@@ -156,7 +161,7 @@ def keep_entries(kept: KeptVersions, platform: str, now: LockedPlatform) -> Lock
     """
     had = kept.lock.platform(platform)
     changes: dict[str, object] = {}
-    for kind in ("apt", "pip", "conda"):
+    for kind in ("apt", "dnf", "pip", "conda"):
         entries = getattr(now, kind)
         if entries is None:
             continue

@@ -70,7 +70,8 @@ def lock_anew(
 
 def forget_packages(lock: Lock) -> Lock:
     """Return LOCK with the packages of each platform open."""
-    unresolved = {"apt": None, "pip": None, "pip_build": None, "conda": None, "left_out": None}
+    kinds = ("apt", "dnf", "pip", "pip_build", "conda", "left_out")
+    unresolved = dict.fromkeys(kinds)
     platforms = {
         name: platform.model_copy(update=unresolved)
         for name, platform in lock.base.platforms.items()

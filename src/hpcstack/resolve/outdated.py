@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hpcstack.site.load import Site
 
 
-PACKAGES = ("apt", "conda", "pip", "source")  # sections of differences
+PACKAGES = ("apt", "dnf", "conda", "pip", "source")  # sections of differences
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from hpcstack.resolve.answers import (
     read_apt,
     read_build_requirements,
     read_conda,
+    read_dnf,
     read_left_out,
     read_missing,
     read_own_mpi,
@@ -37,12 +38,19 @@ from hpcstack.store.cache import cache_of
 from hpcstack.store.workspace import make_workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from hpcstack.build.workbench import Workbench
     from hpcstack.core.process import Runner
-    from hpcstack.lock.model import Lock, LockedConda, LockedPip, LockedPlatform
+    from hpcstack.lock.model import (
+        Lock,
+        LockedApt,
+        LockedConda,
+        LockedPip,
+        LockedPlatform,
+        LockedRpm,
+    )
     from hpcstack.recipe.model import Stack
     from hpcstack.recipe.packages import Packages, Source
     from hpcstack.requirements.for_recipe import ProjectRequirements
@@ -179,10 +187,13 @@ def _ask_base(
 
     base = provide_base(lock, platform, bench)
     with make_workspace(bench.site, bench.runner, needed_bytes(locked)) as work:
-        bench.progress(f"asking the base's own apt and pip for {stack.full_name}")
+        bench.progress(
+            f"asking the base's own {'dnf' if packages.dnf else 'apt'} and pip for {stack.full_name}"
+        )
         log = cache_of(bench.site).top / f"{stack.full_name}-lock.log"
-        script = {"build/build_requirements.py": read_data_file("images", "build_requirements.py")}
-        files = {**script, **_make_questions(stack, platform, kept)}
+        programs = ("build_requirements.py", "dnf_plan.py")
+        scripts = {f"build/{name}": read_data_file("images", name) for name in programs}
+        files = {**scripts, **_make_questions(stack, platform, kept)}
         quiet = replace(bench, progress=Progress())
         allowed = packages.allow_replace
         try:
@@ -198,14 +209,12 @@ def _ask_base(
             return _read_answer(answers / name, folder)
 
         # None means that nothing was asked for, () that nothing has to be installed for it.
-        apt = conda = pip = None
+        conda = pip = None
         try:
             if packages.conda.packages:
                 conda = read_conda(answer_of("conda.json"))
             _refuse_second_python(conda or (), locked)
-            if packages.apt:
-                mpi = read_own_mpi(locked.environment)
-                apt = read_apt(answer_of("apt.simulated"), answer_of("apt.records"), allowed, mpi)
+            apt, dnf = _read_system_packages(packages, locked, answer_of)
             if packages.pip:
                 pip = read_pip(answer_of("pip.json"), answer_of("pip-of-base.json"))
             left_out = read_left_out(answer_of("left-out.txt"))
@@ -234,6 +243,7 @@ def _ask_base(
             pip_build = built_with.packages
         found = {
             "apt": apt,
+            "dnf": dnf,
             "conda": conda,
             "pip": pip,
             "pip_build": pip_build,
@@ -246,6 +256,20 @@ def _ask_base(
         return whole
 
 
+def _read_system_packages(
+    packages: Packages, locked: LockedPlatform, answer_of: Callable[[str], str]
+) -> tuple[tuple[LockedApt, ...] | None, tuple[LockedRpm, ...] | None]:
+    """Return what apt and what dnf would install; None for one that was not asked."""
+    apt = dnf = None
+    allowed = packages.allow_replace
+    if packages.apt:
+        mpi = read_own_mpi(locked.environment)
+        apt = read_apt(answer_of("apt.simulated"), answer_of("apt.records"), allowed, mpi)
+    if packages.dnf:
+        dnf = read_dnf(answer_of("dnf.json"), allowed)
+    return apt, dnf
+
+
 def _make_questions(stack: Stack, platform: str, kept: KeptVersions | None) -> dict[str, str]:
     """Return {path: text} of the files that tell the base what is asked."""
     if not kept:
@@ -256,7 +280,9 @@ def _make_questions(stack: Stack, platform: str, kept: KeptVersions | None) -> d
         conda = conda.model_copy(update={"packages": (*conda.packages, *kept.conda(platform))})
         packages = stack.packages.model_copy(update={"conda": conda})
         stack = stack.model_copy(update={"packages": packages})
-    wanted = want_files(stack, kept.pip(platform), kept.apt_preferences(platform))
+    wanted = want_files(
+        stack, kept.pip(platform), kept.apt_preferences(platform), kept.dnf(platform)
+    )
     return {**make_conda_files(stack, None), **wanted}
 
 
@@ -294,7 +320,8 @@ def _refuse_second_python(conda: tuple[LockedConda, ...], locked: LockedPlatform
 
 def _has_packages(stack: Stack) -> bool:
     """Return whether STACK has packages that the base's own tools must resolve."""
-    return bool(stack.packages.apt or stack.packages.pip or stack.packages.conda.packages)
+    packages = stack.packages
+    return bool(packages.apt or packages.dnf or packages.pip or packages.conda.packages)
 
 
 MOST_NAMED = 20

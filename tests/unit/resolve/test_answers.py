@@ -13,6 +13,7 @@ from hpcstack.render.steps import plan_steps, render_requirements, render_step_f
 from hpcstack.resolve.answers import (
     read_apt,
     read_conda,
+    read_dnf,
     read_left_out,
     read_missing,
     read_own_mpi,
@@ -235,3 +236,64 @@ def test_r11_files_that_the_base_has_removed_are_named() -> None:
     assert found["libibverbs-dev"][0] == "/usr/lib/x86_64-linux-gnu/libibverbs.so"
     assert found["x"] == ["/y"]
     assert "\x1b" not in found["libibverbs-dev"][1]
+
+
+PLAN = {
+    "install": [
+        {
+            "name": "nccl-tool",
+            "version": "1:1.0-1.el9",
+            "arch": "x86_64",
+            "file": "nccl-tool-1.0-1.el9.x86_64.rpm",
+            "hash": f"sha256:{'ab' * 32}",
+        }
+    ],
+    "remove": [],
+    "lost": [],
+}
+
+
+def plan_of_dnf(**changes: object) -> str:
+    return json.dumps({**PLAN, **changes})
+
+
+def test_dnfs_plan_is_locked_as_dnf_takes_it_again() -> None:
+    [found] = read_dnf(plan_of_dnf())
+    assert found.nevra == "nccl-tool-1:1.0-1.el9.x86_64"
+    assert read_dnf(plan_of_dnf(install=[])) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (
+            {"install": [{**PLAN["install"][0], "hash": "sha1:ab"}]},
+            "the repository has no sha256 of nccl-tool",
+        ),
+        ({"lost": ["gti", "x\n"]}, r"no repository of the base has gti, x\?"),
+        (
+            {"remove": [{"name": "libnccl", "version": "2.23"}]},
+            "dnf would remove libnccl 2.23 of the base",
+        ),
+        (
+            {
+                "install": [{**PLAN["install"][0], "name": "libnccl"}],
+                "remove": [{"name": "libnccl", "version": "2.23"}],
+            },
+            "dnf would replace libnccl 2.23 of the base by 1:1.0-1.el9",
+        ),
+    ],
+)
+def test_what_dnf_must_not_do_is_refused(changes: dict[str, object], why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        read_dnf(plan_of_dnf(**changes))
+    if "remove" in changes:
+        assert read_dnf(plan_of_dnf(**changes), ("nccl",)) != ()
+
+
+@pytest.mark.parametrize(
+    "entry", [{"hash": "sha256:0"}, {"name": "-x"}, {"version": "1 2"}, {"arch": "a.b"}]
+)
+def test_a_package_of_dnfs_that_cannot_be_locked_is_nonsense(entry: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="1 validation error"):
+        read_dnf(plan_of_dnf(install=[{**PLAN["install"][0], **entry}]))
