@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcstack.cli.choices import split_module_name
-from hpcstack.cli.session import Session, answer, complete_stacks, json_option
+from hpcstack.cli.session import Session, answer, complete_stacks, json_option, say
 
 if TYPE_CHECKING:
     from hpcstack.draft.recipe_draft import LeftOut, Note, RecipeDraft
@@ -100,6 +100,7 @@ def command(
     session.catalog.plan(path, text).find(str(path))  # a recipe that is none is not written
     if folder == STDOUT:
         click.echo(text, nl=False)
+        say(_format_text(draft, stack_name, path))
     else:
         write_new_recipe(path, text, session.site.sharing)
         answer(
@@ -134,7 +135,7 @@ def _make_document(draft: RecipeDraft, stack: str, path: Path) -> dict[str, Any]
         "extends": draft.extends,
         "understood": draft.understood,
         "left_out": [_make_row(one) for one in draft.left_out],
-        "without_effect": [_make_row(one) for one in draft.notes],
+        "notes": [_make_row(one) for one in draft.notes],
     }
 
 
@@ -151,7 +152,7 @@ def _format_text(draft: RecipeDraft, stack: str, path: Path) -> str:
         f"  understood   {draft.understood} lines",
     ]
     for note in draft.notes:
-        lines.append(f"  NO EFFECT    {note.place}: {note.text}: {note.why}")
+        lines.append(f"  NOTE         {note.place}: {note.text}: {note.why}")
     for one in draft.left_out:
         lines.append(f"  LEFT OUT     {one.place}: {one.text}: {one.why}")
         lines += [f"               {one.instead}"] if one.instead else []

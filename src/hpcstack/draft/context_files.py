@@ -1,16 +1,21 @@
 """What `COPY` and `%files` take from a folder, as files of a recipe.
 
-Tested in tests/unit/draft/test_from_dockerfile.py.
+Tested in tests/unit/draft/test_from_dockerfile.py and tests/unit/draft/test_from_definition.py.
 """
 
 from __future__ import annotations
 
 import posixpath
+import re
+import stat
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from hpcstack.core.files import read_bytes, read_text
+from hpcstack.core.errors import InputError
+from hpcstack.core.files import read_bytes
+from hpcstack.draft.source_text import read_source
 from hpcstack.recipe.fields import MAX_SCRIPT, check_script
 
 if TYPE_CHECKING:
@@ -18,12 +23,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 IGNORED = ".dockerignore"
-MAX_IGNORED = 1 << 16  # bytes of it
 MAX_LISTED = 5000  # files and folders that are looked at
 MAX_COPIED = 200  # files that one line copies: a recipe is no archive
 MOUNT = (
     "code and data need not be in an image: launch starts them where they lie, --mount SOURCE:TARGET "
     "shows them to a job"
+)
+# Folders that any base has, and /workspace of NVIDIA's: a file that is copied there goes into them.
+FOLDERS = frozenset(
+    [
+        *("/", "/bin", "/etc", "/home", "/lib", "/media", "/mnt", "/opt", "/root", "/sbin", "/srv"),
+        *("/tmp", "/usr", "/usr/bin", "/usr/include", "/usr/lib", "/usr/local", "/usr/local/bin"),
+        *(
+            "/usr/local/include",
+            "/usr/local/lib",
+            "/usr/local/sbin",
+            "/usr/local/share",
+            "/usr/sbin",
+        ),
+        *("/usr/share", "/usr/share/keyrings", "/usr/src", "/var", "/var/lib", "/var/tmp"),
+        *("/etc/apt", "/etc/apt/apt.conf.d", "/etc/apt/keyrings", "/etc/apt/preferences.d"),
+        *("/etc/apt/sources.list.d", "/etc/ld.so.conf.d", "/etc/profile.d", "/etc/yum.repos.d"),
+        "/workspace",
+    ]
 )
 
 
@@ -41,98 +63,139 @@ class CopiedFile:
     mode: str
 
 
-def list_copied(
-    context: Path, sources: list[str], target: str, *, is_into: bool
-) -> list[CopiedFile]:
-    """Return the files that SOURCES of the folder CONTEXT become at TARGET, a path of the image.
+class Context:
+    """The folder that files are copied from. With IGNORE, a file lists what counts as not there."""
 
-    Of a folder its content is copied. With IS_INTO, TARGET is a folder. Raise CannotCopy for what
-    is not there, lies outside, is no text, or is too much.
-    """
-    top = context.resolve()
-    kept = _list_kept(top)
-    out: list[CopiedFile] = []
-    for source in sources:
-        for path in _find(top, source):
-            files = [path] if path.is_file() else _list_below(path)
-            for file in files:
-                if not file.is_file() or str(file.relative_to(top)) not in kept:
-                    continue
-                below = file.relative_to(path) if file != path else None
-                out.append(_copy(top, file, _name_target(target, file, below, is_into=is_into)))
-                if len(out) > MAX_COPIED:
-                    raise CannotCopy(f"these are more than {MAX_COPIED} files; {MOUNT}")
-    if not out:
-        raise CannotCopy("no file of the context is that")
-    return out
+    def __init__(self, folder: Path, ignore: Path | None = None) -> None:
+        self.top = folder.resolve()
+        self.ignore = ignore
 
+    def find_folder(self, source: str) -> Path | None:
+        """Return the folder that SOURCE is in it; None where it is none, or lies outside."""
+        try:
+            folder = (self.top / source.lstrip("/")).resolve()
+            return folder if folder.is_dir() and folder.is_relative_to(self.top) else None
+        except (OSError, RuntimeError, ValueError):
+            return None
 
-def _list_below(folder: Path) -> list[Path]:
-    found = list(islice(folder.rglob("*"), MAX_LISTED + 1))
-    if len(found) > MAX_LISTED:
-        raise CannotCopy(f"{folder} has more than {MAX_LISTED} files; {MOUNT}")
-    return sorted(found)
+    def find_file(self, folder: Path, name: str) -> Path | None:
+        """Return the file NAME of its FOLDER; None where it is none, or leads outside."""
+        try:
+            file = (folder / name).resolve()
+            return file if file.is_file() and file.is_relative_to(self.top) else None
+        except (OSError, RuntimeError, ValueError):
+            return None
 
+    def list_copied(self, sources: list[str], target: str, *, is_into: bool) -> list[CopiedFile]:
+        """Return the files that Docker's COPY of SOURCES makes at TARGET, a path of the image.
 
-def find_folder(context: Path, source: str) -> Path | None:
-    """Return the folder that SOURCE is in the folder CONTEXT; None where it is none."""
-    top = context.resolve()
-    folder = (top / source.lstrip("/")).resolve()
-    return folder if folder.is_dir() and folder.is_relative_to(top) else None
+        Of a folder its content is copied. With IS_INTO, TARGET is a folder. Raise CannotCopy for
+        what is not there, lies outside, is no ordinary text, or is too much.
+        """
+        out: list[CopiedFile] = []
+        for source in sources:
+            for path in self._find(source):
+                for file in self._list_files(path):
+                    place = posixpath.join(target, path.name) if is_into else target
+                    if path.is_dir():
+                        place = posixpath.join(target, str(file.relative_to(path)))
+                    out.append(self._copy(file, place))
+                    _refuse_many(out)
+        if not out:
+            raise CannotCopy("no file of the context is that")
+        return out
 
+    def list_copied_whole(self, source: str, target: str) -> list[CopiedFile]:
+        """Return the files that `cp -r SOURCE TARGET` makes, as Apptainer's %files does."""
+        out: list[CopiedFile] = []
+        for path in self._find(source):
+            is_into = target.endswith("/") or posixpath.normpath(target) in FOLDERS
+            place = posixpath.join(target, path.name) if is_into else target
+            for file in self._list_files(path):
+                below = str(file.relative_to(path)) if path.is_dir() else ""
+                out.append(self._copy(file, posixpath.join(place, below)))
+                _refuse_many(out)
+        if not out:
+            raise CannotCopy("no file of the context is that")
+        return out
 
-def _name_target(target: str, file: Path, below: Path | None, *, is_into: bool) -> str:
-    if below is not None:
-        return posixpath.normpath(posixpath.join(target, str(below)))
-    if is_into:
-        return posixpath.normpath(posixpath.join(target, file.name))
-    return posixpath.normpath(target)
+    def _find(self, source: str) -> Iterator[Path]:
+        """Yield what SOURCE, a path or a pattern, is. Raise CannotCopy for nothing."""
+        plain = posixpath.normpath(source.lstrip("/") or ".")
+        if plain.startswith(".."):
+            raise CannotCopy(f"{source} lies outside of {self.top}")
+        if plain == ".":
+            yield self.top
+            return
+        try:
+            # In Docker's patterns two stars are one.
+            found = list(islice(self.top.glob(re.sub(r"\*+", "*", plain)), MAX_LISTED))
+        except (OSError, RuntimeError, ValueError, NotImplementedError, re.error):
+            raise CannotCopy("this is no path that can be looked for") from None
+        kept = [path for path in found if self._is_kept(path)]
+        if not kept:
+            raise CannotCopy(f"{self.top} has no {source}; --context DIR names another folder")
+        yield from sorted(kept)
 
+    def _list_files(self, path: Path) -> list[Path]:
+        """Return the files of PATH, itself or those below it. Raise CannotCopy for odd ones."""
+        if not path.is_dir():
+            return [path]
+        if path.is_symlink():
+            raise CannotCopy(f"{path.relative_to(self.top)} is a link to a folder")
+        found = list(islice(path.rglob("*"), MAX_LISTED + 1))
+        if len(found) > MAX_LISTED:
+            raise CannotCopy(f"{path} has more than {MAX_LISTED} files; {MOUNT}")
+        kept = [one for one in found if self._is_kept(one)]
+        return sorted(one for one in kept if one.is_symlink() or not one.is_dir())
 
-def _find(top: Path, source: str) -> Iterator[Path]:
-    """Yield what SOURCE, a path or a pattern, is in the folder TOP. Raise CannotCopy for nothing."""
-    plain = posixpath.normpath(source.lstrip("/") or ".")
-    if plain.startswith(".."):
-        raise CannotCopy(f"{source} lies outside of {top}")
-    found = [top] if plain == "." else sorted(top.glob(plain))
-    if not found:
-        raise CannotCopy(f"{top} has no {source}; --context DIR names another folder")
-    yield from found
+    def _is_kept(self, path: Path) -> bool:
+        kept = self._kept
+        name = str(path.relative_to(self.top))
+        is_folder = path.is_dir() and not path.is_symlink()
+        return kept is None or name in kept or is_folder
 
+    @cached_property
+    def _kept(self) -> set[str] | None:
+        """The files that the list of those to ignore lets through; None where there is none."""
+        if not self.ignore or not self.ignore.is_file():
+            return None
+        from docker.utils.build import exclude_paths
 
-def _list_kept(top: Path) -> _Kept:
-    patterns = []
-    path = top / IGNORED
-    if path.is_file():
-        lines = [line.strip() for line in read_text(path, MAX_IGNORED).splitlines()]
+        lines = [line.strip() for line in read_source(self.ignore).split("\n")]
         patterns = [line for line in lines if line and not line.startswith("#")]
-    return _Kept(top, patterns)
+        try:
+            kept: set[str] = exclude_paths(str(self.top), patterns)
+        except (OSError, RuntimeError, re.error) as error:
+            raise InputError(
+                f"{self.ignore} cannot be used: {error}",
+                "correct the file",
+                page="bring-what-you-have",
+            ) from None
+        return kept
+
+    def _copy(self, file: Path, target: str) -> CopiedFile:
+        name = file.relative_to(self.top)
+        about = file.lstat()
+        if stat.S_ISLNK(about.st_mode):
+            raise CannotCopy(f"{name} is a link, and a recipe has files alone")
+        if not stat.S_ISREG(about.st_mode):
+            raise CannotCopy(f"{name} is no ordinary file")
+        if not file.resolve().is_relative_to(self.top):
+            raise CannotCopy(f"{name} leads out of {self.top}")
+        if about.st_size > MAX_SCRIPT:
+            raise CannotCopy(f"{name} is larger than {MAX_SCRIPT} bytes; {MOUNT}")
+        try:
+            content = check_script(read_bytes(file, MAX_SCRIPT).decode())
+        except ValueError as error:
+            why = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+            raise CannotCopy(f"{name} is no text of a recipe ({why}); {MOUNT}") from None
+        except OSError as error:
+            raise CannotCopy(f"{name} cannot be read: {error.strerror}") from None
+        mode = f"{stat.S_IMODE(about.st_mode) & 0o777:04o}"
+        return CopiedFile(file, posixpath.normpath(target), content, mode)
 
 
-class _Kept:
-    """Which files of a folder its .dockerignore lets through; all where it has none."""
-
-    def __init__(self, top: Path, patterns: list[str]) -> None:
-        self._kept: set[str] | None = None
-        if patterns:
-            from docker.utils.build import exclude_paths
-
-            self._kept = exclude_paths(str(top), patterns)
-
-    def __contains__(self, name: str) -> bool:
-        return self._kept is None or name in self._kept
-
-
-def _copy(top: Path, file: Path, target: str) -> CopiedFile:
-    if not file.resolve().is_relative_to(top):
-        raise CannotCopy(f"{file} leads out of {top}")
-    if file.stat().st_size > MAX_SCRIPT:
-        raise CannotCopy(f"{file.relative_to(top)} is larger than {MAX_SCRIPT} bytes; {MOUNT}")
-    try:
-        content = check_script(read_bytes(file.resolve(), MAX_SCRIPT).decode())
-    except ValueError:
-        raise CannotCopy(f"{file.relative_to(top)} is no text; {MOUNT}") from None
-    except OSError as error:
-        raise CannotCopy(f"{file.relative_to(top)} cannot be read: {error.strerror}") from None
-    is_program = file.stat().st_mode & 0o111
-    return CopiedFile(file, target, content, "0755" if is_program else "0644")
+def _refuse_many(files: list[CopiedFile]) -> None:
+    if len(files) > MAX_COPIED:
+        raise CannotCopy(f"these are more than {MAX_COPIED} files; {MOUNT}")

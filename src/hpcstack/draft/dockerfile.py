@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
@@ -69,8 +70,6 @@ class Dockerfile:
 
 def parse_dockerfile(text: str, path: Path) -> Dockerfile:
     """Return the instructions of TEXT, the Dockerfile PATH. InputError where it is none."""
-    if "\0" in text:
-        raise InputError(f"{path} is no text", "name a Dockerfile", page="bring-what-you-have")
     lines = text.removeprefix("\ufeff").split("\n")
     escape = _find_escape(lines, path)
     out = []
@@ -155,11 +154,16 @@ def _parse_instruction(parts: list[str], number: int, escape: str, path: Path) -
     name = name.upper()
     flags, rest = _split_flags(rest.strip(), escape)
     argv = _read_argv(rest) if name in WITH_JSON else None
-    return Instruction(name, flags, rest, _break_lines(rest, parts), number, argv)
+    script = _break_lines(rest, parts) if name == "RUN" else rest
+    return Instruction(name, flags, rest, script, number, argv)
 
 
 def _break_lines(text: str, parts: list[str]) -> str:
-    """Return TEXT, the end of PARTS, with the breaks between these."""
+    """Return TEXT, the end of PARTS, with the breaks between these, as a shell reads it.
+
+    What joins lines stands at a blank nearly always. Elsewhere, in quotes and behind a comment, more
+    than the line would change: there TEXT stays one line.
+    """
     whole = "".join(parts).rstrip()
     begin = len(whole) - len(text)
     lines = []
@@ -167,13 +171,36 @@ def _break_lines(text: str, parts: list[str]) -> str:
     for part in parts:
         said = whole[max(at, begin) : at + len(part)]
         at += len(part)
-        if said.strip():
+        if said:
             lines.append(said)
+    if not all(map(_ends_at_blank, accumulate(lines), [*lines[1:], ""])):
+        return text
+    lines = [line for line in lines if line.strip()]
     if not lines:
         return ""
     margin = min((len(line) - len(line.lstrip()) for line in lines[1:]), default=0)
     indented = [f"    {line[margin:].rstrip()}" for line in lines[1:]]
     return " \\\n".join([lines[0].rstrip(), *indented])
+
+
+def _ends_at_blank(before: str, after: str) -> bool:
+    """Return whether a break between BEFORE and AFTER, lines of a shell, changes nothing."""
+    if not after:
+        return True
+    quote = ""
+    at = 0
+    while at < len(before):
+        char = before[at]
+        if char == "\\" and quote != "'":
+            at += 1
+        elif quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"`":
+            quote = char
+        elif char == "#" and before[max(at - 1, 0)] in " \t;&|":
+            return False
+        at += 1
+    return not quote and at == len(before) and (before[-1:] in " \t" or after[:1] in " \t")
 
 
 def _split_flags(text: str, escape: str) -> tuple[tuple[str, ...], str]:
@@ -194,9 +221,8 @@ def _read_argv(text: str) -> tuple[str, ...] | None:
         return None
     try:
         found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not all(isinstance(word, str) for word in found):
+        "".join(found).encode()
+    except (TypeError, ValueError, RecursionError):
         return None
     return tuple(found)
 

@@ -54,9 +54,8 @@ def draft_recipe(request: DraftRequest) -> RecipeDraft:
             f"{source} is a folder", f"name a file in it: {KINDS}", page="bring-what-you-have"
         )
     if not source.is_file():
-        raise InputError(
-            f"{source} does not exist", f"name one of: {KINDS}", page="bring-what-you-have"
-        )
+        what = "is no ordinary file" if source.exists() else "does not exist"
+        raise InputError(f"{source} {what}", f"name one of: {KINDS}", page="bring-what-you-have")
 
     draft = _read(request)
     if request.stack:
@@ -72,22 +71,31 @@ def draft_recipe(request: DraftRequest) -> RecipeDraft:
 
 
 def _read(request: DraftRequest) -> RecipeDraft:
-    source, platform = request.source, request.platform
+    source, platform, target = request.source, request.platform, request.target
     arguments = request.arguments or {}
     context = request.context or source.absolute().parent
+    needs_base = not request.stack
     name = source.name.lower()
+    if name.endswith((".json", ".jsonc")):
+        return draft_devcontainer(
+            source, request.context, arguments, target, platform, needs_base=needs_base
+        )
+    if name.endswith((".def", ".recipe")) or name in ("singularity", "apptainer"):
+        return draft_definition(source, context, arguments, target, platform, needs_base=needs_base)
+    if re.search(r"dockerfile|containerfile", name):
+        return draft_dockerfile(source, context, arguments, target, platform, needs_base=needs_base)
+    if arguments or target:
+        raise InputError(
+            f"{source} takes neither --build-arg nor --target",
+            "leave them out",
+            page="bring-what-you-have",
+        )
     if name.endswith((".yml", ".yaml")):
         return draft_environment(source)
     if name.endswith((".txt", ".in")):
         return draft_requirements(source)
     if name.endswith(".toml"):
         return draft_edf(source, platform)
-    if name.endswith((".json", ".jsonc")):
-        return draft_devcontainer(source, arguments, request.target, platform)
-    if name.endswith((".def", ".recipe")) or name in ("singularity", "apptainer"):
-        return draft_definition(source, context, arguments, request.target, platform)
-    if re.search(r"dockerfile|containerfile", name):
-        return draft_dockerfile(source, context, arguments, request.target, platform)
     raise InputError(
         f"{source} is of no kind that is read",
         f"name it as one of: {KINDS}",

@@ -14,20 +14,28 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError, did_you_mean
-from hpcstack.core.files import read_text
 from hpcstack.core.quote import quote_words
 from hpcstack.core.yaml import Mark
-from hpcstack.draft.context_files import CannotCopy, find_folder, list_copied
+from hpcstack.draft.context_files import FOLDERS, CannotCopy, Context
 from hpcstack.draft.dockerfile import Dockerfile, Instruction, parse_dockerfile
 from hpcstack.draft.image_names import complete_image_name
-from hpcstack.draft.install_commands import read_installs
-from hpcstack.draft.recipe_draft import RecipeDraft
+from hpcstack.draft.install_commands import HARMLESS, OF_INSTALLERS, read_installs
+from hpcstack.draft.recipe_draft import MAX_TEXT, RecipeDraft
+from hpcstack.draft.shell_steps import (
+    SH_IS_BASH,
+    Shell,
+    can_export,
+    find_named,
+    make_command,
+    read_shell,
+    write_file_by_shell,
+)
+from hpcstack.draft.source_text import read_source
 from hpcstack.draft.words import (
     OF_BASE,
     NotUnderstood,
     expand_value,
     mark_base,
-    quote_value,
     split_words,
 )
 
@@ -35,7 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-LARGEST = 1 << 20  # bytes
+    from hpcstack.draft.install_commands import Installs
+
 # Instructions that nothing on a cluster heeds, and why.
 WITHOUT_EFFECT = {
     "CMD": "containers run what launch, shell or srun is told to",
@@ -46,40 +55,13 @@ WITHOUT_EFFECT = {
     "STOPSIGNAL": "Slurm says how jobs are ended",
     "VOLUME": "what a job writes goes into mounted folders: launch: {mounts: [SOURCE:TARGET]}",
 }
-# Folders that any base has, and /workspace of NVIDIA's: a file that is copied there goes into them.
-FOLDERS = frozenset(
-    [
-        "/",
-        "/bin",
-        "/etc",
-        "/home",
-        "/lib",
-        "/media",
-        "/mnt",
-        "/opt",
-        "/root",
-        "/sbin",
-        "/srv",
-        "/tmp",
-        "/usr",
-        "/usr/bin",
-        "/usr/lib",
-        "/usr/local",
-        "/usr/local/bin",
-        "/usr/local/lib",
-        "/usr/local/sbin",
-        "/usr/sbin",
-        "/usr/share",
-        "/usr/src",
-        "/var",
-        "/var/lib",
-        "/var/tmp",
-        "/workspace",
-    ]
-)
-SHELL_OF_STEPS = ("/bin/sh", "-c")
 ARCHITECTURES = {"linux/amd64": "amd64", "linux/arm64": "arm64"}
 ARCHIVE = re.compile(r".*\.(tar|tar\.gz|tgz|tar\.bz2|tar\.xz)")
+# Places that decide what packages are installed, or how: a file there comes before them.
+OF_SYSTEM = re.compile(r"/(?:bin|etc|home|lib|root|sbin|usr|var)(?:/|$)")
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MAX_VARIABLES = 1 << 16  # characters of all variables at one instruction: each step repeats them
+WORKDIR, SHELL = "WORKDIR", "SHELL"  # as names of what was lost
 
 
 @dataclass(frozen=True)
@@ -94,44 +76,54 @@ class Stage:
 
 @dataclass
 class _State:
-    """What holds at one instruction: variables, the folder, the shell, files that were copied."""
+    """What holds at one instruction.
+
+    `variables` are those with a value, `set_by_env` those of ENV among them, `unset` arguments
+    without a value, `lost` what could not be understood: variables, and WORKDIR and SHELL.
+    """
 
     variables: dict[str, str] = field(default_factory=dict)
-    unset: set[str] = field(default_factory=set)  # arguments without a value
-    lost: set[str] = field(default_factory=set)  # variables whose values were left out
-    workdirs: set[str] = field(default_factory=set)
+    set_by_env: set[str] = field(default_factory=set)
+    unset: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
     workdir: str = ""  # empty: the base's, which is not known
-    shell: tuple[str, ...] = SHELL_OF_STEPS
-    user: str = ""
+    has_made_workdir: bool = True
+    shell: Shell = field(default_factory=Shell)
+    folders: set[str] = field(default_factory=set)  # that are there since a COPY or WORKDIR
     copied: dict[str, Path] = field(default_factory=dict)
-    folders: list[tuple[str, Path]] = field(default_factory=list)  # also those that are left out
+    copied_folders: list[tuple[str, Path]] = field(default_factory=list)  # also those left out
     has_steps: bool = False
+    has_settings: bool = False  # files that decide about packages
 
 
 def draft_dockerfile(
-    path: Path, context: Path, arguments: Mapping[str, str], target: str, platform: str
+    path: Path,
+    context: Path,
+    arguments: Mapping[str, str],
+    target: str,
+    platform: str,
+    *,
+    needs_base: bool = True,
+    optional: frozenset[str] = frozenset(),
 ) -> RecipeDraft:
     """Return what a recipe can say of the Dockerfile PATH, built in the folder CONTEXT.
 
-    ARGUMENTS are build arguments. TARGET is a stage; empty for the last one. Raise InputError where
+    ARGUMENTS are build arguments; those of OPTIONAL need not be asked for. TARGET is a stage; empty
+    for the last one. Without NEEDS_BASE, another base than its own is taken. Raise InputError where
     the file cannot be read, or has no such stage.
     """
-    try:
-        text = read_text(path.resolve(), LARGEST)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} cannot be read: {error}", "name a Dockerfile", page="bring-what-you-have"
-        ) from None
-    dockerfile = parse_dockerfile(text, path)
-    reader = _DockerfileReader(path, context, dockerfile, arguments, platform)
-    return reader.read(target)
+    dockerfile = parse_dockerfile(read_source(path), path)
+    own_list = path.with_name(f"{path.name}.dockerignore")
+    ignore = own_list if own_list.is_file() else context / ".dockerignore"
+    reader = _DockerfileReader(path, Context(context, ignore), dockerfile, arguments, platform)
+    return reader.read(target, needs_base=needs_base, optional=optional)
 
 
 class _DockerfileReader:
     def __init__(
         self,
         path: Path,
-        context: Path,
+        context: Context,
         dockerfile: Dockerfile,
         arguments: Mapping[str, str],
         platform: str,
@@ -154,7 +146,7 @@ class _DockerfileReader:
         self.draft = RecipeDraft(platform=platform)
         self.state = _State()
 
-    def read(self, target: str) -> RecipeDraft:
+    def read(self, target: str, *, needs_base: bool, optional: frozenset[str]) -> RecipeDraft:
         stages = self._split_stages()
         chain = self._find_chain(stages, target)
         for stage in stages:
@@ -165,12 +157,15 @@ class _DockerfileReader:
                     f"FROM {stage.start.text}",
                     f"its {count} instructions make another image",
                 )
-        self._read_base(chain[0])
+        if needs_base:
+            self._read_base(chain[0])
         self.draft.understood += len(chain)
         for stage in chain:
             for instruction in stage.instructions:
-                self._read_instruction(instruction)
-        unused = sorted(set(self.given) - self.used)
+                with self.draft.counting():
+                    self._read_instruction(instruction)
+        self._make_last_workdir(chain[-1].start)
+        unused = sorted(set(self.given) - self.used - optional)
         if unused:
             raise InputError(
                 f"{self.path} has no ARG {', '.join(unused)}",
@@ -265,17 +260,18 @@ class _DockerfileReader:
                 page="bring-what-you-have",
             )
         self.draft.image = complete_image_name(stage.base, str(self._place(start)))
-        platform = self._expand_global(start, start.find_flag("platform"))
+        self.state.shell = Shell(is_bash=SH_IS_BASH.search(self.draft.image) is not None)
+        said = self._expand_global(start, start.find_flag("platform"))
+        platform = "/".join(said.split("/")[:2])  # linux/arm64/v8 is what every such node has
         if platform in ARCHITECTURES:
             self.draft.platform = platform
-        elif platform:
-            self._leave_out(start, f"{platform} is not a platform of nodes")
+        elif said:
+            self._leave_out(start, f"{said} is not a platform of nodes")
 
     # -- instructions
 
     def _read_instruction(self, one: Instruction) -> None:
-        before = len(self.draft.left_out)
-        readers = {
+        readers: dict[str, Callable[[Instruction], None]] = {
             "ADD": self._read_copy,
             "ARG": self._read_arg,
             "COPY": self._read_copy,
@@ -283,30 +279,32 @@ class _DockerfileReader:
             "ENV": self._read_env,
             "LABEL": self._read_label,
             "RUN": self._read_run,
-            "SHELL": self._read_shell,
+            SHELL: self._read_shell,
             "USER": self._read_user,
-            "WORKDIR": self._read_workdir,
+            WORKDIR: self._read_workdir,
         }
         if one.name in WITHOUT_EFFECT:
             self.draft.note(self._place(one), f"{one.name} {one.text}", WITHOUT_EFFECT[one.name])
         elif one.name not in readers:
             self._leave_out(one, "Dockerfiles have no such instruction")
+        elif not one.text and not one.heredocs:
+            self._leave_out(one, "nothing follows it")
         else:
             try:
                 readers[one.name](one)
             except (NotUnderstood, CannotCopy) as error:
                 self._leave_out(one, str(error))
-        if len(self.draft.left_out) == before:
-            self.draft.understood += 1
 
-    def _look_up(self, name: str) -> str:
+    # -- variables
+
+    def _look_up(self, name: str) -> str | None:
         """Return the value of the variable NAME; a mark where only the base has it, if anybody."""
         if name in self.state.lost:
             raise NotUnderstood(f"it depends on {name}, which was left out")
         if name in self.state.variables:
             return self.state.variables[name]
-        if name in self.state.unset:
-            return ""
+        if name in self.state.unset or not IDENTIFIER.fullmatch(name):
+            return None
         return mark_base(name)
 
     def _expand(self, text: str) -> str:
@@ -320,36 +318,59 @@ class _DockerfileReader:
             raise NotUnderstood(f"it depends on {mark[1]} of the base, which is not known here")
         return value
 
+    def _set(self, name: str, value: str) -> None:
+        """Let NAME have VALUE from here on. Raise NotUnderstood for more than steps can repeat."""
+        others = sum(len(one) for key, one in self.state.variables.items() if key != name)
+        if others + len(value) > MAX_VARIABLES:
+            self._lose(name)
+            raise NotUnderstood(
+                f"all variables together are longer than {MAX_VARIABLES} characters"
+            )
+        self.state.variables[name] = value
+        self.state.lost.discard(name)
+
+    def _lose(self, name: str) -> None:
+        """Forget NAME, whose value is not understood: what depends on it is left out, too."""
+        self.state.lost.add(name)
+        self.state.variables.pop(name, None)
+        self.draft.environment.pop(name, None)
+
     def _read_pairs(self, one: Instruction) -> list[tuple[str, str]]:
-        """Return (name, value) of ENV and LABEL, also in their old form `ENV NAME VALUE`."""
+        """Return (name, value) of ENV and LABEL, also in their old form `ENV NAME VALUE`.
+
+        What is not understood is left out, and has no name.
+        """
         words = split_words(one.text, self.escape)
-        if words and "=" not in words[0]:
+        if "=" not in words[0]:
             name, *value = re.split(r"[ \t]+", one.text, maxsplit=1)
-            return [(name, self._expand("".join(value)))]
+            words = [f"{name}={''.join(value)}"]
         return [self._read_pair(one, word) for word in words]
 
     def _read_pair(self, one: Instruction, word: str) -> tuple[str, str]:
-        """Return (name, value) of WORD, NAME=VALUE. Leave out what is not understood, with no name."""
         name, _, value = word.partition("=")
         try:
             return self._expand_plain(name), self._expand(value)
         except NotUnderstood as error:
             self.draft.leave_out(self._place(one), f"{one.name} {word}", str(error))
-            self.state.lost.add(name)
+            if one.name == "ENV":
+                self._lose(name)
             return "", ""
 
     def _read_env(self, one: Instruction) -> None:
-        known = {name: value for name, value in self._read_pairs(one) if name}
-        self.state.lost -= set(known)
-        for name, value in known.items():
-            self.draft.set_variable(self._place(one), name, value)
-            self.state.variables[name] = value
+        for name, value in self._read_pairs(one):
+            if not name:
+                continue
+            is_taken = self.draft.set_variable(self._place(one), name, value)
+            if is_taken or can_export(name):
+                self._set(name, value)
+                self.state.set_by_env.add(name)
+            else:
+                self._lose(name)
 
     def _read_label(self, one: Instruction) -> None:
         for name, value in self._read_pairs(one):
             if OF_BASE.search(value):
-                why = "it depends on a variable of the base, which is not known here"
-                self._leave_out(one, why)
+                self._leave_out(one, "it depends on the base, whose variables are not known here")
             elif name:
                 self.draft.set_label(self._place(one), name, value)
 
@@ -357,43 +378,78 @@ class _DockerfileReader:
         for word in split_words(one.text, self.escape):
             name, sign, value = word.partition("=")
             self.used.add(name)
+            if name in self.state.set_by_env:
+                continue  # ENV counts
             known = {**self.predefined, **self.given}
-            if name in known:
-                self.state.variables[name] = known[name]
-            elif sign:
-                self.state.variables[name] = self._expand(value)
-            elif name in self.globals:
-                self.state.variables[name] = self.globals[name]
-            else:
+            if name not in known and not sign and name not in self.globals:
                 self.state.unset.add(name)
+                continue
+            if not can_export(name):
+                self._lose(name)
+                raise NotUnderstood(f"bash lets no step set {name}: give it another name")
+            try:
+                given = known.get(name)
+                own = self._expand(value) if sign else self.globals.get(name, "")
+                self._set(name, own if given is None else given)
+            except NotUnderstood:
+                self._lose(name)
+                raise
+
+    # -- what steps have
 
     def _read_workdir(self, one: Instruction) -> None:
-        path = self._expand_plain(one.text)
-        if not path.startswith("/") and not self.state.workdir:
-            raise NotUnderstood("the base's own folder is not known here: write an absolute path")
+        try:
+            path = self._expand_plain(one.text)
+            if not path.startswith("/") and (not self.state.workdir or WORKDIR in self.state.lost):
+                raise NotUnderstood(
+                    "the base's own folder is not known here: write an absolute path"
+                )
+        except NotUnderstood:
+            self.state.lost.add(WORKDIR)
+            raise
+        self.state.lost.discard(WORKDIR)
         self.state.workdir = posixpath.normpath(posixpath.join(self.state.workdir or "/", path))
-        self.state.workdirs.add(self.state.workdir)
+        self.state.has_made_workdir = False
+        self._add_folders(self.state.workdir)
+
+    def _make_last_workdir(self, start: Instruction) -> None:
+        """Add a step that makes the last WORKDIR, where no step does, and say what becomes of it."""
+        workdir = self.state.workdir
+        if not workdir:
+            return
+        if not self.state.has_made_workdir and workdir not in FOLDERS:
+            made = f"mkdir -p {quote_words([workdir])}"
+            self.draft.add_step(self._place(start), made, f"WORKDIR {workdir}")
+        why = "containers start in the folder that they are started from"
+        self.draft.note(self._place(start), f"WORKDIR {workdir}", why)
 
     def _read_shell(self, one: Instruction) -> None:
-        argv = one.argv or ()
-        is_known = argv[:1] and posixpath.basename(argv[0]) in ("sh", "bash") and "c" in argv[-1]
-        if not is_known:
-            raise NotUnderstood("steps of a recipe are lines of bash")
-        self.state.shell = argv
+        self.state.lost.add(SHELL)
+        self.state.shell = read_shell(one.argv or ())
+        self.state.lost.discard(SHELL)
 
     def _read_user(self, one: Instruction) -> None:
         user = self._expand_plain(one.text).partition(":")[0]
-        if user in ("root", "0"):
-            return
-        raise NotUnderstood("steps run as root of the image, and containers as whoever starts them")
+        if user not in ("root", "0"):
+            raise NotUnderstood(
+                "steps run as root of the image, and containers as whoever starts them"
+            )
 
     def _read_entrypoint(self, one: Instruction) -> None:
-        argv = one.argv if one.argv is not None else ("/bin/sh", "-c", one.text)
+        if SHELL in self.state.lost and one.argv is None:
+            raise NotUnderstood("the shell that would run it was left out")
+        argv = one.argv if one.argv is not None else (*self.state.shell.argv, one.text)
         if not argv:
             raise NotUnderstood("a recipe cannot take away the base's entrypoint")
-        self.draft.entrypoint = list(argv)
+        self.draft.set_entrypoint(self._place(one), argv)
 
     # -- files
+
+    def _add_folders(self, path: str) -> None:
+        """Note that PATH and the folders above it are there."""
+        while path not in ("", "/"):
+            self.state.folders.add(path)
+            path = posixpath.dirname(path)
 
     def _read_copy(self, one: Instruction) -> None:
         stage = one.find_flag("from")
@@ -406,41 +462,47 @@ class _DockerfileReader:
                 "[{name: NAME, git: URL, ref: TAG, build: LINES}]}",
             )
             return
+        mode = self._read_copy_flags(one)
         words = list(one.argv) if one.argv else split_words(one.text, self.escape)
         words = [self._expand_plain(word) for word in words]
-        if len(words) < 2:
-            raise NotUnderstood("write COPY SOURCE TARGET")
-        *sources, target = words
-        is_into = target.endswith("/") or len(sources) > 1 or target in (".", "./")
-        if not target.startswith("/") and not self.state.workdir:
-            raise NotUnderstood("the base's own folder is not known here: write an absolute path")
-        target = posixpath.normpath(posixpath.join(self.state.workdir or "/", target))
-        is_into = is_into or target in FOLDERS or target in self.state.workdirs
-        self._refuse_after_step(target)
+        if len(words) < 2 or not all(words):
+            raise NotUnderstood("write COPY SOURCE TARGET: one of them is empty")
+        *sources, said = words
+        target = self._place_target(said)
+        is_into = said.endswith(("/", "/.")) or len(sources) > 1 or said in (".", "./")
+        is_into = is_into or target in FOLDERS or target in self.state.folders
         if one.heredocs:
-            self._copy_heredocs(one, sources, target, is_into=is_into)
+            self._copy_heredocs(one, sources, target, mode, is_into=is_into)
             return
         for source in sources:
-            if "://" in source or source.startswith("git@"):
-                raise CannotCopy(
-                    "a recipe fetches nothing but packages: write a step of `run` with curl, or "
-                    "packages: {source: ...} for a repository"
-                )
-            if one.name == "ADD" and ARCHIVE.fullmatch(source):
-                raise CannotCopy("it unpacks an archive: fetch and unpack it in a step of `run`")
-        for source in sources:
-            folder = find_folder(self.context, source)
+            _refuse_remote(one.name, source)
+            folder = self.context.find_folder(source)
             if folder:
-                self.state.folders.append((target, folder))
-        mode = one.find_flag("chmod")
-        for file in list_copied(self.context, sources, target, is_into=is_into):
-            self.draft.add_file(
-                self._place(one), file.path, file.content, _read_mode(mode, file.mode)
-            )
+                self.state.copied_folders.append((target, folder))
+        for file in self.context.list_copied(sources, target, is_into=is_into):
+            self._write_file(one, file.path, file.content, mode or file.mode)
             self.state.copied[file.path] = file.source
 
+    def _read_copy_flags(self, one: Instruction) -> str:
+        """Return the mode of --chmod; empty without. NotUnderstood for flags that change more."""
+        for flag in one.flags:
+            name, _, value = flag.partition("=")
+            owner = self._expand_plain(value).partition(":")[0]
+            if name == "--chown" and owner not in ("0", "root"):
+                why = "files of an image are root's; --chmod says who may read and run them"
+                self.draft.note(self._place(one), f"{one.name} {flag}", why)
+            elif name not in ("--chmod", "--chown", "--link", "--checksum", "--keep-git-dir"):
+                raise CannotCopy(f"{flag} is not understood")
+        return _read_mode(self._expand_plain(one.find_flag("chmod")))
+
+    def _place_target(self, said: str) -> str:
+        """Return the path of the image that SAID is, in the folder of the steps."""
+        if not said.startswith("/") and (not self.state.workdir or WORKDIR in self.state.lost):
+            raise NotUnderstood("the base's own folder is not known here: write an absolute path")
+        return posixpath.normpath(posixpath.join(self.state.workdir or "/", said))
+
     def _copy_heredocs(
-        self, one: Instruction, sources: list[str], target: str, *, is_into: bool
+        self, one: Instruction, sources: list[str], target: str, mode: str, *, is_into: bool
     ) -> None:
         if any(not source.lstrip("0123456789").startswith("<<") for source in sources):
             raise CannotCopy("it mixes files of the context with lines of its own")
@@ -449,47 +511,59 @@ class _DockerfileReader:
             if heredoc.is_expanded:
                 content = _expand_heredoc(content, self._expand_plain)
             path = posixpath.join(target, heredoc.name) if is_into else target
-            mode = _read_mode(one.find_flag("chmod"), "0644")
-            self.draft.add_file(self._place(one), path, content, mode)
+            self._write_file(one, path, content, mode or "0644")
+            self.state.copied.pop(path, None)
 
-    def _refuse_after_step(self, target: str) -> None:
-        """Raise CannotCopy where a step before it names TARGET: files come before all steps."""
-        for step in self.draft.run:
-            if re.search(rf"{re.escape(target)}(?![\w.-])", _without_head(step["command"])):
-                raise CannotCopy(
-                    f"the step `{step['name']}` names {target}, and files are copied before steps: "
-                    "write the file in a step of `run`"
-                )
+    def _write_file(self, one: Instruction, path: str, content: str, mode: str) -> None:
+        """Put a file into the image: before all steps, or by a step where there is one already."""
+        self._add_folders(posixpath.dirname(path))
+        self.state.has_made_workdir |= path.startswith(f"{self.state.workdir}/")
+        self.state.has_settings |= OF_SYSTEM.match(path) is not None
+        if self.state.has_steps:
+            command = write_file_by_shell(path, content, mode)
+            self.draft.add_step(self._place(one), command, f"COPY {path}", network=False)
+        else:
+            self.draft.add_file(self._place(one), path, content, mode)
 
     # -- steps
 
     def _read_run(self, one: Instruction) -> None:
-        network = True
-        for flag in one.flags:
-            name, _, value = flag.partition("=")
-            kind = re.search(r"(?:^|,)type=([a-z]+)", value)
-            if name == "--network":
-                network = value != "none"
-            elif name != "--mount" or (kind and kind[1] not in ("cache", "tmpfs")):
-                raise NotUnderstood(
-                    f"{flag} is not understood: a step has the site's mirrors and logins, and "
-                    "files of the recipe"
-                )
-
+        network = _read_run_flags(one)
         text = self._read_script(one)
-        title = f"{one.text.splitlines()[0]}" if not one.heredocs else _first_line(text)
-        installs = None
-        if not self.state.has_steps and network:
+        lost = find_named(text, self.state.lost) or next(
+            (name for name in (WORKDIR, SHELL) if name in self.state.lost), ""
+        )
+        if lost and one.argv is None:
+            raise NotUnderstood(f"it depends on {lost}, which was left out")
+        if not self.state.has_steps and not self._has_settings() and network:
             installs = read_installs(text, self._find_copied)
-        if installs:
-            self.draft.apt += [name for name in installs.apt if name not in self.draft.apt]
-            self.draft.pip += [name for name in installs.pip if name not in self.draft.pip]
-            self.draft.constraints += installs.constraints
-            self.draft.no_build_isolation += installs.no_build_isolation
-            return
+            if installs:
+                self._add_installs(one, installs)
+                return
         self.state.has_steps = True
-        command = f"{self._make_head(text)}{text}"
+        self.state.has_made_workdir = True
+        named = {name: value for name, value in self.state.variables.items() if can_export(name)}
+        command = make_command(text, self.state.shell, named, self.state.workdir)
+        title = _first_line(text) if one.heredocs else one.text
         self.draft.add_step(self._place(one), command, title, network=network)
+
+    def _has_settings(self) -> bool:
+        """Return whether files or variables before a step decide what its packages are."""
+        return self.state.has_settings or any(
+            OF_INSTALLERS.match(name) and name not in HARMLESS for name in self.state.variables
+        )
+
+    def _add_installs(self, one: Instruction, installs: Installs) -> None:
+        place = self._place(one)
+        for name in installs.apt:
+            self.draft.add_package("apt", place, name)
+        for name in installs.pip:
+            self.draft.add_package("pip", place, name)
+        self.draft.constraints += installs.constraints
+        self.draft.no_build_isolation += installs.no_build_isolation
+        if installs.has_recommended:
+            why = "without the packages that these recommend: name in packages.apt what is needed"
+            self.draft.note(place, f"RUN {one.text}", why)
 
     def _read_script(self, one: Instruction) -> str:
         """Return what a RUN gives to its shell."""
@@ -511,39 +585,37 @@ class _DockerfileReader:
         whole = posixpath.normpath(posixpath.join(self.state.workdir or "/", path))
         if whole in self.state.copied:
             return self.state.copied[whole]
-        for target, folder in reversed(self.state.folders):
-            file = folder / posixpath.relpath(whole, target)
-            if whole.startswith(f"{target}/") and file.is_file():
-                return file
+        for target, folder in reversed(self.state.copied_folders):
+            if whole.startswith(f"{target}/"):
+                return self.context.find_file(folder, posixpath.relpath(whole, target))
         return None
 
-    def _make_head(self, text: str) -> str:
-        """Return the lines that give a step of TEXT what it has in the Dockerfile."""
-        lines = []
-        if "$" in text or any(OF_BASE.search(value) for value in self.state.variables.values()):
-            lines.append("set +u")
-        is_pipefail = "pipefail" in self.state.shell
-        if "|" in text and not is_pipefail:
-            lines.append("set +o pipefail")
-        is_bash = posixpath.basename(self.state.shell[0]) == "bash"
-        if "echo" in text and re.search(r"\\[^\n]", text) and not is_bash:
-            lines.append("shopt -s xpg_echo # as sh's own echo")
-        pairs = [f"{name}={quote_value(value)}" for name, value in self.state.variables.items()]
-        if pairs:
-            lines.append(f"export {' '.join(pairs)}")
-        if self.state.workdir:
-            folder = quote_words([self.state.workdir])
-            lines.append(f"mkdir -p {folder} && cd {folder}")
-        return "".join(f"{line}\n" for line in (*lines, HEAD_ENDS)) if lines else ""
+
+def _refuse_remote(name: str, source: str) -> None:
+    """Raise CannotCopy for a SOURCE of ADD or COPY that is no plain file of the context."""
+    if "://" in source or source.startswith("git@"):
+        raise CannotCopy(
+            "a recipe fetches nothing but packages: write a step of `run` with curl, or packages: "
+            "{source: ...} for a repository"
+        )
+    if name == "ADD" and ARCHIVE.fullmatch(source):
+        raise CannotCopy("it unpacks an archive: fetch and unpack it in a step of `run`")
 
 
-HEAD_ENDS = "# what the Dockerfile runs:"
-
-
-def _without_head(command: str) -> str:
-    """Return COMMAND without the lines that `_make_head` has put before it."""
-    head, sign, rest = command.partition(f"\n{HEAD_ENDS}\n")
-    return rest if sign else head
+def _read_run_flags(one: Instruction) -> bool:
+    """Return whether the flags of a RUN let it use the network. NotUnderstood for others."""
+    network = True
+    for flag in one.flags:
+        name, _, value = flag.partition("=")
+        kind = re.search(r"(?:^|,)type=([a-z]+)", value)
+        if name == "--network":
+            network = value != "none"
+        elif name != "--mount" or not kind or kind[1] not in ("cache", "tmpfs"):
+            raise NotUnderstood(
+                f"{flag} is not understood: a step has the site's mirrors and logins, and files of "
+                "the recipe"
+            )
+    return network
 
 
 def _first_line(text: str) -> str:
@@ -551,10 +623,10 @@ def _first_line(text: str) -> str:
     return lines[0] if lines else "a script"
 
 
-def _read_mode(flag: str, otherwise: str) -> str:
-    """Return the mode that --chmod names, else OTHERWISE. Raise CannotCopy for one in letters."""
+def _read_mode(flag: str) -> str:
+    """Return the mode that --chmod names; empty for none. Raise CannotCopy for one in letters."""
     if not flag:
-        return otherwise
+        return ""
     if not re.fullmatch(r"0?[0-7]{3}", flag):
         raise CannotCopy(f"--chmod={flag}: a recipe has modes in octal, as 0755")
     return flag if len(flag) == 4 else f"0{flag}"
@@ -568,4 +640,6 @@ def _expand_heredoc(content: str, expand_plain: Callable[[str], str]) -> str:
         said = match[0]
         out += content[at : match.start()] + ("$" if said == "\\$" else expand_plain(said))
         at = match.end()
+        if len(out) > MAX_TEXT:
+            raise CannotCopy(f"it is longer than {MAX_TEXT} characters")
     return out + content[at:]

@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from hpcstack.core.yaml import Mark
 from hpcstack.draft.image_names import complete_image_name
 from hpcstack.draft.recipe_draft import RecipeDraft
+from hpcstack.draft.source_text import KeyLines, read_source
 from hpcstack.requirements.project_files import read_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from hpcstack.core.yaml import Mark
 
 # Keys that a recipe has no words for, and why; what to write where there is anything.
 OTHERS = {
@@ -31,53 +33,38 @@ OTHERS = {
 
 def draft_edf(path: Path, platform: str) -> RecipeDraft:
     """Return what a recipe can say of the EDF PATH. InputError where it cannot be read."""
+    lines = KeyLines(path, read_source(path))
     document = read_toml(path)
-    lines = path.read_text(encoding="utf-8").splitlines()
     draft = RecipeDraft(platform=platform)
-
-    def place_of(key: str, below: str = "") -> Mark:
-        return Mark(path.name, find_line(lines, rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", below))
-
-    image = document.get("image")
-    if isinstance(image, str) and re.search(r"\.(sqsh|squashfs|sif)$|^[/.$]", image):
-        draft.leave_out(
-            place_of("image"),
-            f"image = {image}",
-            "nothing says how a file was made",
-            f"hpcstack adopt {image} --as NAME/VERSION takes it as it is",
-        )
-    elif isinstance(image, str):
-        draft.image = complete_image_name(image, str(place_of("image")))
-        draft.understood += 1
-
     for key, value in document.items():
-        if key == "mounts" and isinstance(value, list):
+        place = lines.find(key)
+        if key == "image" and isinstance(value, str):
+            _read_image(draft, place, value)
+        elif key == "mounts" and isinstance(value, list):
             for mount in value:
-                _add_mount(draft, place_of("mounts"), str(mount))
+                _add_mount(draft, place, str(mount))
         elif key == "env" and isinstance(value, dict):
             for name, text in value.items():
-                _set_variable(draft, place_of(name, r"\s*\[env\]|\s*env\s*="), name, text)
+                _set_variable(draft, lines.find(name), name, text)
         elif key == "entrypoint" and value is False:
             draft.understood += 1  # as launch does
-        elif key != "image":
-            why, instead = OTHERS.get(key, ("an EDF has no such key", ""))
-            section = find_line(lines, rf"\s*\[{re.escape(key)}[.\]]")
-            place = place_of(key) if section == 1 else Mark(path.name, section)
+        else:
+            why, instead = OTHERS.get(key, ("this is no key of an EDF, or not of this kind", ""))
             draft.leave_out(place, f"{key} = {value}", why, instead)
     return draft
 
 
-def find_line(lines: list[str], pattern: str, below: str = "") -> int:
-    """Return the number of the first of LINES that begins as PATTERN, behind the first as BELOW.
-
-    It is 1 where there is none.
-    """
-    is_below = not below
-    for number, line in enumerate(lines, 1):
-        is_below = is_below or bool(re.match(below, line))
-        if is_below and re.match(pattern, line):
-            return number
-    return 1
+def _read_image(draft: RecipeDraft, place: Mark, image: str) -> None:
+    if re.search(r"\.(sqsh|squashfs|sif)$|^[/.$]", image):
+        draft.leave_out(
+            place,
+            f"image = {image}",
+            "nothing says how a file was made",
+            f"hpcstack adopt {image} --as NAME/VERSION takes it as it is",
+        )
+        return
+    draft.image = complete_image_name(image, str(place))
+    draft.understood += 1
 
 
 def _add_mount(draft: RecipeDraft, place: Mark, mount: str) -> None:
@@ -91,18 +78,19 @@ def _add_mount(draft: RecipeDraft, place: Mark, mount: str) -> None:
             place, mount, "a recipe's mounts are the same for all", "launch --mount SOURCE:TARGET"
         )
     else:
-        before = len(draft.left_out)
-        draft.add_mount(place, mount if len(parts) > 1 else f"{mount}:{mount}")
-        draft.understood += len(draft.left_out) == before
+        with draft.counting():
+            draft.add_mount(place, mount if len(parts) > 1 else f"{mount}:{mount}")
 
 
 def _set_variable(draft: RecipeDraft, place: Mark, name: str, value: Any) -> None:
     """Add one variable. `${NAME}` is filled in by the engine, of the environment of who submits."""
-    if not isinstance(value, str) or "${" in value:
-        draft.leave_out(
-            place, f"{name} = {value}", "its value is another one for each who starts it", ""
-        )
-        return
-    before = len(draft.left_out)
-    draft.set_variable(place, name, value)
-    draft.understood += len(draft.left_out) == before
+    said = f"{name} = {value}"
+    if not isinstance(value, str):
+        draft.leave_out(place, said, "a variable's value is text")
+    elif not value:
+        draft.leave_out(place, said, "a recipe takes no variable away")
+    elif "${" in value:
+        draft.leave_out(place, said, "its value is another one for each who starts it")
+    else:
+        with draft.counting():
+            draft.set_variable(place, name, value)

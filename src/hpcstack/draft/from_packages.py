@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.yaml import Mark
 from hpcstack.draft.recipe_draft import RecipeDraft
-from hpcstack.recipe.fields import check_requirement
 from hpcstack.requirements.environment_yml import read_conda_environment
 from hpcstack.requirements.pip_file import read_pip_file
 
@@ -22,13 +21,20 @@ if TYPE_CHECKING:
 def draft_requirements(path: Path) -> RecipeDraft:
     """Return what a recipe can say of the requirements.txt PATH. InputError where pip would refuse it."""
     draft = RecipeDraft()
-    found = read_pip_file(path)
+    found = read_pip_file(path, path.absolute().parent)
     for option in found.options:
         draft.leave_out(
             Mark(option.file.name, option.number),
             option.text,
             "the site says where packages come from",
             "build: {pip: ...} of site.yaml names indexes",
+        )
+    for included in found.remote:
+        draft.leave_out(
+            Mark(included.file.name, included.number),
+            included.text,
+            "a file of another machine is not read",
+            "put it beside this one",
         )
     _add_lines(draft, found.lines)
     return draft
@@ -38,6 +44,9 @@ def draft_environment(path: Path) -> RecipeDraft:
     """Return what a recipe can say of the environment.yml PATH. InputError where it is none."""
     draft = RecipeDraft()
     found = read_conda_environment(path)
+    for name, value in found.variables.items():
+        with draft.counting():
+            draft.set_variable(Mark(path.name, 1), name, value)
     for one in found.of_the_image:
         draft.note(Mark(path.name, one.number), one.text, "the image has its own")
     for one in found.only_conda:
@@ -71,12 +80,10 @@ def _add_lines(draft: RecipeDraft, lines: tuple[PipLine, ...]) -> None:
                 "packages: {source: [{name: NAME, git: URL, ref: TAG, build: pip install .}]}",
             )
             continue
-        try:
-            text = check_requirement(line.text)
-        except ValueError as error:
-            draft.leave_out(place, line.text, str(error))
-            continue
-        (draft.constraints if line.is_constraint else draft.pip).append(text)
+        with draft.counting():
+            if line.is_constraint:
+                draft.constraints.append(line.text)
+            else:
+                draft.add_package("pip", place, line.text)
         if line.hashes:
             draft.note(place, line.text, "the stack's lock pins it by a hash of its own")
-        draft.understood += 1

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
 from hpcstack.recipe.fields import check_apt, check_requirement
-from hpcstack.requirements.pip_file import read_pip_file
+from hpcstack.recipe.packages import normalize_project
+from hpcstack.requirements.pip_file import ARCHIVES, read_pip_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,15 +31,31 @@ WITHOUT_EFFECT = re.compile(
     r"|rm -r?f?r? (/var/lib/apt/lists|/var/lib/apt/lists/\*|/var/cache/apt/\S*|/root/\.cache/pip)"
     r"|(pip3?|python3? -m pip) cache purge|true|:"
 )
-ASSIGNMENTS = ("DEBIAN_FRONTEND=", "PIP_", "TZ=")
+# Settings of pip's and apt's that do not say what is installed.
+HARMLESS = frozenset(
+    [
+        *("DEBIAN_FRONTEND", "TZ", "PIP_BREAK_SYSTEM_PACKAGES", "PIP_DISABLE_PIP_VERSION_CHECK"),
+        *("PIP_NO_CACHE_DIR", "PIP_ROOT_USER_ACTION", "PIP_DEFAULT_TIMEOUT", "PIP_NO_INPUT"),
+        *("PIP_PROGRESS_BAR", "PIP_RETRIES", "UV_SYSTEM_PYTHON", "UV_NO_CACHE", "UV_LINK_MODE"),
+    ]
+)
+OF_INSTALLERS = re.compile(r"PIP_|UV_|APT_|CONDA_|(?i:https?_proxy|all_proxy|no_proxy)$")
 APT_OPTIONS = re.compile(
     r"-y|-q+|-qy|-yq+|--yes|--assume-yes|--quiet|--no-install-recommends|--fix-missing"
     r"|--no-install-suggests|--allow-change-held-packages"
 )
+WITHOUT_RECOMMENDED = "--no-install-recommends"
 PIP_OPTIONS = re.compile(
     r"-q+|--quiet|--no-cache-dir|--no-cache|--disable-pip-version-check|--no-input|--system"
-    r"|--root-user-action=?.*|--break-system-packages|--progress-bar=?.*|--no-warn-script-location"
-    r"|--default-timeout=.*|--timeout=.*|--retries=.*|--prefer-binary|-v+|--verbose"
+    r"|--break-system-packages|--no-warn-script-location|--prefer-binary|-v+|--verbose"
+)
+# Those that have a value: behind `=`, or in the next word.
+PIP_SETTINGS = (
+    "--root-user-action",
+    "--progress-bar",
+    "--timeout",
+    "--default-timeout",
+    "--retries",
 )
 PIPS = (
     ("pip",),
@@ -57,6 +74,7 @@ class Installs:
     pip: list[str] = field(default_factory=list)
     constraints: list[str] = field(default_factory=list)
     no_build_isolation: list[str] = field(default_factory=list)
+    has_recommended: bool = False  # apt would install recommended packages, too
 
 
 class _Other(Exception):
@@ -101,7 +119,7 @@ def _split_commands(text: str) -> list[list[str]]:
 def _read_command(words: list[str], find: Find, out: Installs) -> None:
     if WITHOUT_EFFECT.fullmatch(" ".join(words)):
         return
-    while words and words[0].startswith(ASSIGNMENTS):
+    while words and words[0].partition("=")[0] in HARMLESS and "=" in words[0]:
         words = words[1:]
     if words[:1] == ["sudo"]:
         words = words[1:]
@@ -120,6 +138,7 @@ def _read_apt(words: list[str], out: Installs) -> None:
     if named[:1] != ["install"]:
         raise _Other
     out.apt += [check_apt(name) for name in named[1:]]
+    out.has_recommended |= WITHOUT_RECOMMENDED not in words
 
 
 def _read_pip(words: list[str], find: Find, out: Installs) -> None:
@@ -128,15 +147,19 @@ def _read_pip(words: list[str], find: Find, out: Installs) -> None:
     is_upgrade = is_with_base = False
     rest = iter(words)
     for word in rest:
+        name, sign, _ = word.partition("=")
         if PIP_OPTIONS.fullmatch(word):
             continue
-        if word in ("-r", "--requirement", "-c", "--constraint"):
-            _read_listed(next(rest, ""), find, out, is_constraint=word in ("-c", "--constraint"))
+        if name in PIP_SETTINGS:
+            if not sign:
+                next(rest, "")
+        elif word in ("-r", "--requirement"):
+            named += _read_listed(next(rest, ""), find, out)
         elif word in ("-U", "--upgrade"):
             is_upgrade = True
         elif word == "--no-build-isolation":
             is_with_base = True
-        elif word.startswith("-"):
+        elif word.startswith("-") or word.lower().endswith(ARCHIVES) or "/" in word:
             raise _Other
         else:
             named.append(check_requirement(word))
@@ -145,19 +168,21 @@ def _read_pip(words: list[str], find: Find, out: Installs) -> None:
         raise _Other
     out.pip += named
     if is_with_base:
-        out.no_build_isolation += [re.split(r"[^A-Za-z0-9._-]", one)[0].lower() for one in named]
+        out.no_build_isolation += [normalize_project(one) for one in named]
 
 
-def _read_listed(path: str, find: Find, out: Installs, *, is_constraint: bool) -> None:
-    """Add what the requirements file PATH of the image lists to OUT."""
+def _read_listed(path: str, find: Find, out: Installs) -> list[str]:
+    """Return what the requirements file PATH of the image lists; its constraints are added to OUT."""
     file = find(path)
     if file is None:
         raise _Other
     found = read_pip_file(file, file.parent)
-    if found.options:
+    if found.options or found.remote:
         raise _Other
+    named: list[str] = []
     for line in found.lines:
         if line.folder or line.is_editable or line.url or not line.requirement:
             raise _Other
         text = check_requirement(line.text)
-        (out.constraints if is_constraint or line.is_constraint else out.pip).append(text)
+        (out.constraints if line.is_constraint else named).append(text)
+    return named

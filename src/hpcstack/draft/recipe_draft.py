@@ -6,8 +6,9 @@ Tested in tests/unit/draft/test_draft.py.
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
@@ -17,22 +18,27 @@ from hpcstack.draft.words import OF_BASE, NotUnderstood, mark_base, split_around
 from hpcstack.recipe.fields import (
     LABEL,
     check_absolute,
+    check_apt,
     check_mount,
+    check_one_line,
     check_part_of_variable,
+    check_requirement,
     check_script,
     check_value_of_label,
     check_value_of_variable,
 )
 from hpcstack.recipe.model import OF_RUNTIMES
+from hpcstack.recipe.packages import normalize_project
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from hpcstack.core.yaml import Mark
 
 MAX_NAME = 80  # characters of a step's name
 MAX_SHOWN = 100  # characters of a line that is left out
-MAX_FILES = 1 << 19  # characters of all files of a draft: a recipe holds 1 MiB
+MAX_TEXT = 3 << 18  # characters of all files and steps of a draft: a recipe holds 1 MiB
+REFERENCE = "${stack."  # which a recipe fills in, in any text
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Note:
-    """A line that a recipe needs no words for, and why."""
+    """A line that a recipe needs no words for, or says in another way; and why."""
 
     place: Mark
     text: str
@@ -78,14 +84,23 @@ class RecipeDraft:
     understood: int = 0
     left_out: list[LeftOut] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    size: int = 0  # characters of files and steps
 
     def leave_out(self, place: Mark, text: str, why: str, instead: str = "") -> None:
         """Name a line that the recipe does not say."""
         self.left_out.append(LeftOut(place, _shorten(text, MAX_SHOWN), why, instead))
 
     def note(self, place: Mark, text: str, why: str) -> None:
-        """Name a line that a recipe needs no words for."""
+        """Name a line that a recipe needs no words for, or says in another way."""
         self.notes.append(Note(place, _shorten(text, MAX_SHOWN), why))
+
+    @contextmanager
+    def counting(self, lines: int = 1) -> Iterator[None]:
+        """Count LINES as understood, unless something is left out meanwhile."""
+        before = len(self.left_out)
+        yield
+        if len(self.left_out) == before:
+            self.understood += lines
 
     def _accept(self, place: Mark, text: str, check: Callable[[], object]) -> bool:
         """Return whether CHECK, which refuses with ValueError, takes what TEXT says; else name it."""
@@ -96,80 +111,126 @@ class RecipeDraft:
             return False
         return True
 
-    def set_variable(self, place: Mark, name: str, value: str) -> None:
-        """Let the image have the variable NAME with VALUE, which may hold marks of the base."""
+    def add_package(self, kind: Literal["apt", "pip"], place: Mark, text: str) -> None:
+        """Add a package. One that is there already is left out, unless it is the very same."""
+        found: list[str] = getattr(self, kind)
+        name_of = normalize_project if kind == "pip" else _name_of_apt
+        same = [one for one in found if name_of(one) == name_of(text)]
+        if text in same:
+            return
+        if same:
+            self.leave_out(place, text, f"a recipe names a package once, and has {same[0]}")
+            return
+        check = check_requirement if kind == "pip" else check_apt
+        if self._accept(place, text, lambda: check(text)):
+            found.append(text)
+
+    def set_variable(self, place: Mark, name: str, value: str) -> bool:
+        """Let the image have the variable NAME with VALUE, which may hold marks of the base.
+
+        Return whether a recipe can. What it cannot say is left out, and so is an older value.
+        """
         if value == mark_base(name):
-            return  # as it is
+            return True  # as it is
         said = f"{name}={OF_BASE.sub(lambda mark: f'${mark[1]}', value)}"
+        is_taken = self._accept(place, said, lambda: self._take_variable(name, value))
+        if not is_taken:
+            self.environment.pop(name, None)
+        return is_taken
+
+    def _take_variable(self, name: str, value: str) -> None:
+        """Raise ValueError or NotUnderstood where a recipe cannot say it."""
         if not VARIABLE.fullmatch(name):
-            self.leave_out(place, said, f"{name!r} is not a variable's name")
-            return
+            raise ValueError(f"{name!r} is not a variable's name")
         if name.startswith(OF_RUNTIMES):
-            self.leave_out(place, said, f"{name} belongs to the container runtime or to Slurm")
+            raise ValueError(f"{name} belongs to the container runtime or to Slurm")
+        refuse_references(value)
+        if not OF_BASE.search(value):
+            self.environment[name] = check_value_of_variable(value)
             return
-
-        def take() -> None:
-            if OF_BASE.search(value):
-                separator, before, behind = split_around_base(name, value)
-                for part in (*before, *behind):
-                    check_part_of_variable(part)
-                setting: dict[str, Any] = {"prepend": before, "append": behind}
-                setting = {key: parts for key, parts in setting.items() if parts}
-                if separator != ":":
-                    setting["separator"] = separator
-                self.environment[name] = setting
-            else:
-                self.environment[name] = check_value_of_variable(value)
-
-        self._accept(place, said, take)
+        separator, before, behind = split_around_base(name, value)
+        for part in (*before, *behind):
+            check_part_of_variable(part)
+        setting: dict[str, Any] = {"prepend": before, "append": behind}
+        setting = {key: parts for key, parts in setting.items() if parts}
+        if separator != ":":
+            setting["separator"] = separator
+        self.environment[name] = setting
 
     def set_label(self, place: Mark, name: str, value: str) -> None:
         """Give the image a label."""
         said = f"{name}={value}"
+        value = value.strip()
         if not LABEL.fullmatch(name) or name.startswith("org.hpcstack."):
             self.leave_out(place, said, f"{name!r} is not a label's name in a recipe")
-        elif not value.strip():
+        elif not value:
             self.note(place, said, "a label that is empty says nothing")
-        elif self._accept(place, said, lambda: check_value_of_label(value.strip())):
-            self.labels[name] = value.strip()
+        elif self._accept(place, said, lambda: check_value_of_label(refuse_references(value))):
+            self.labels[name] = value
+
+    def set_entrypoint(self, place: Mark, argv: Sequence[str]) -> None:
+        """Let the image have the entrypoint ARGV."""
+        said = " ".join(argv)
+
+        def check() -> None:
+            for word in argv:
+                check_one_line(refuse_references(word))
+
+        if self._accept(place, said, check):
+            self.entrypoint = list(argv)
 
     def add_mount(self, place: Mark, mount: str) -> None:
         """Let every job see a folder of the nodes: SOURCE:TARGET."""
-        if self._accept(place, mount, lambda: check_mount(mount)):
+        if self._accept(place, mount, lambda: check_mount(refuse_references(mount))):
             self.mounts.append(mount)
 
     def add_file(self, place: Mark, path: str, content: str, mode: str) -> None:
         """Put a text file into the image."""
-        had = sum(len(one["content"]) for one in self.files.values())
-        if had + len(content) > MAX_FILES:
-            self.leave_out(
-                place,
-                path,
-                "the files are too large for a recipe",
-                "mount them: launch: {mounts: [SOURCE:TARGET]}; or fetch them in a step of `run`",
-            )
-            return
 
         def check() -> None:
-            check_absolute(path)
-            check_script(content)
+            check_absolute(refuse_references(path))
+            check_script(refuse_references(content))
+            self._refuse_too_much(content)
 
         if self._accept(place, path, check):
             self.files[path] = {"path": path, "content": content, "mode": mode}
 
-    def add_step(self, place: Mark, command: str, title: str, *, network: bool = True) -> None:
-        """Add COMMAND, lines of bash, to what runs in the image."""
-        if "${stack." in command:
-            self.leave_out(place, title, "a recipe fills in ${stack.NAME} itself")
-            return
-        if not self._accept(place, title, lambda: check_script(command)):
-            return
+    def add_step(self, place: Mark, command: str, title: str, *, network: bool = True) -> bool:
+        """Add COMMAND, lines of bash, to what runs in the image. Return whether it could be added."""
+
+        def check() -> None:
+            check_script(refuse_references(command))
+            self._refuse_too_much(command)
+
+        if not self._accept(place, title, check):
+            return False
         ending = f" ({place})"
         name = _shorten(title, MAX_NAME - len(ending)) + ending
         step: dict[str, Any] = {"name": name, "command": f"{command.rstrip()}\n"}
         if not network:
             step["network"] = False
         self.run.append(step)
+        return True
+
+    def _refuse_too_much(self, text: str) -> None:
+        """Count TEXT. Raise ValueError where a recipe could not hold it, too."""
+        if self.size + len(text) > MAX_TEXT:
+            raise ValueError(
+                "files and steps are too large for a recipe: mount them, launch: {mounts: "
+                "[SOURCE:TARGET]}, or fetch them in a step of `run`"
+            )
+        self.size += len(text)
+
+
+def refuse_references(text: str) -> str:
+    """Return TEXT. Raise ValueError where a recipe would fill something in."""
+    if REFERENCE in text:
+        raise ValueError("a recipe fills in ${stack.NAME} itself")
+    return text
+
+
+def _name_of_apt(package: str) -> str:
+    return package.partition("=")[0]
 
 
 def _shorten(text: str, length: int) -> str:
@@ -189,7 +250,7 @@ def render_draft(draft: RecipeDraft, source: str, name: str, version: str) -> st
     if draft.extends:
         spec["extends"] = draft.extends
     spec |= {"name": name, "version": version}
-    spec["summary"] = draft.summary or _shorten(f"Made of {source}", 100)
+    spec["summary"] = _shorten(draft.summary or f"Made of {source}", 100)
     if draft.image:
         spec["base"] = {"image": draft.image, "platforms": [draft.platform]}
     rest: dict[str, Any] = {

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Values = Callable[[str], str]  # a variable's value by its name, which may hold marks
+    # A variable's value by its name, which may hold marks; None where it is known to have none
+    Values = Callable[[str], str | None]
 
 # NAME of the base, what stands before and behind its value if it has one. A Dockerfile cannot hold
 # the character: bash takes none in a script, either.
@@ -138,7 +139,7 @@ class _ValueReader:
             if not match:
                 return "$"
             self.at = match.end()
-            return self.values(match[0])
+            return self.values(match[0]) or ""
 
         match = NAME.match(self.text, self.at + 1)
         if not match:
@@ -146,22 +147,25 @@ class _ValueReader:
         self.at = match.end()
         operator = self._take()
         if operator == "}":
-            return self.values(match[0])
+            return self.values(match[0]) or ""
         is_also_if_empty = operator == ":"
         if is_also_if_empty:
             operator = self._take()
         if operator not in ("-", "+"):
             raise NotUnderstood(f"${{{match[0]}{operator}...}} is not understood here")
         word = self.read_until("}")
-        return _choose(match[0], operator, word, self.values(match[0]))
+        value = self.values(match[0])
+        if is_also_if_empty:
+            value = value or None
+        return _choose(match[0], operator, word, value)
 
 
-def _choose(name: str, operator: str, word: str, value: str) -> str:
-    """Return `${NAME-WORD}` or `${NAME+WORD}`, where the variable has VALUE."""
+def _choose(name: str, operator: str, word: str, value: str | None) -> str:
+    """Return `${NAME-WORD}` or `${NAME+WORD}`, where the variable has VALUE; None: it has none."""
+    if value is None:
+        return word if operator == "-" else ""
     if value != mark_base(name):
-        if operator == "-":
-            return value or word
-        return word if value else ""
+        return value if operator == "-" else word
 
     # The base decides. What is often written is understood: a separator and the value itself.
     before, sign, behind = word.partition(value)

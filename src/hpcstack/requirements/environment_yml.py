@@ -9,7 +9,7 @@ https://docs.conda.io/projects/conda/en/stable/user-guide/concepts/pkg-specs.htm
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -21,7 +21,7 @@ from hpcstack.requirements.conda_names import find_name_on_pypi, is_of_the_image
 from hpcstack.requirements.pip_file import PipLine, read_pip_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from hpcstack.core.yaml import Path as Place
@@ -69,6 +69,7 @@ class CondaEnvironment:
     lines: tuple[PipLine, ...]
     of_the_image: tuple[CondaEntry, ...]
     only_conda: tuple[CondaEntry, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)  # of `variables:`
 
 
 def read_conda_environment(path: Path) -> CondaEnvironment:
@@ -88,7 +89,13 @@ def read_conda_environment(path: Path) -> CondaEnvironment:
             lines.append(read_pip_line(line, path, entry.number))
         else:
             only_conda.append(entry)
-    return CondaEnvironment(tuple(lines), tuple(left_out), tuple(only_conda))
+    variables = document.value.get("variables")
+    said = (
+        {str(name): str(value) for name, value in variables.items()}
+        if isinstance(variables, dict)
+        else {}
+    )
+    return CondaEnvironment(tuple(lines), tuple(left_out), tuple(only_conda), said)
 
 
 def read_installable_environment(path: Path) -> CondaEnvironment:
@@ -109,7 +116,7 @@ def _load(path: Path) -> tuple[str, Document]:
         raise InputError(error.message, "correct the file", page="your-own-project") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}", "correct the file", page="your-own-project") from None
-    if not isinstance(document.value, dict):
+    if not isinstance(document.value, dict) or not document.value.keys() & {"name", "dependencies"}:
         raise InputError(
             f"{path} is not a conda environment file",
             "it begins with `name:`",

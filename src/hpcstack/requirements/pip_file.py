@@ -87,11 +87,15 @@ class PipOption:
 
 @dataclass(frozen=True)
 class PipFile:
-    """What a requirements.txt says, with all files that were read for it."""
+    """What a requirements.txt says, with all files that were read for it.
+
+    `remote` are lines that include a file by its URL, which was not read.
+    """
 
     files: tuple[Path, ...]
     lines: tuple[PipLine, ...]
     options: tuple[PipOption, ...]
+    remote: tuple[PipOption, ...] = ()
 
 
 def read_pip_file(path: Path, below: Path | None = None) -> PipFile:
@@ -104,6 +108,7 @@ def read_pip_file(path: Path, below: Path | None = None) -> PipFile:
     files: dict[Path, Path] = {}  # by what they lead to
     lines: list[PipLine] = []
     options: list[PipOption] = []
+    remote: list[PipOption] = []
     waiting = [(path, False)]
     while waiting:
         file, is_constraint = waiting.pop(0)
@@ -123,9 +128,12 @@ def read_pip_file(path: Path, below: Path | None = None) -> PipFile:
                 for name, is_of_constraints in included
                 if "://" not in name
             ]
+            said = PipOption(file, one.line_number, one.line)
             if not included:
-                options.append(PipOption(file, one.line_number, one.line))
-    return PipFile(tuple(files.values()), tuple(lines), tuple(options))
+                options.append(said)
+            if any("://" in name for name, _ in included):
+                remote.append(said)
+    return PipFile(tuple(files.values()), tuple(lines), tuple(options), tuple(remote))
 
 
 def read_pip_line(text: str, file: Path, number: int) -> PipLine:

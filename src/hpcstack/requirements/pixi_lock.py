@@ -135,9 +135,8 @@ def _list_locked(path: Path) -> Iterator[tuple[str, Any, bool]]:
         raise InputError(
             f"{path} cannot be read: {error}", "create it again: pixi lock", page="your-own-project"
         ) from None
-    platforms = (
-        [one for one in environment.platforms() if str(one) in MACHINES] if environment else []
-    )
+    offered = {str(one): one for one in environment.platforms()} if environment else {}
+    platforms = [offered[name] for name in MACHINES if name in offered]  # in one order always
     if not environment or not platforms:
         raise InputError(
             f"{path} has nothing for {' or '.join(MACHINES)}",

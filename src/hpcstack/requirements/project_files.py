@@ -31,7 +31,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Return the TOML file PATH. Raise InputError where it cannot be read."""
     try:
         return tomllib.loads(read_text(path.resolve(), LARGEST))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(
             f"{path}: {error}", "correct the file, or create it again", page="your-own-project"
         ) from None

@@ -154,7 +154,7 @@ run:
 - name: make && make install (Dockerfile:4)
   command: |
     export A='a b'
-    # what the Dockerfile runs:
+    # what the file itself runs:
     make && \\
         make install
 environment:
@@ -199,3 +199,89 @@ def test_a_stack_instead_of_the_base(tmp_path: Path, run: Run) -> None:
     assert run("draft", str(file), "--as", "pytorch/24.11", *to)[0] == 2
     assert run("draft", str(file), "--as", "x", *to)[0] == 2
     assert run("draft", str(file), "--as", "x/1", "--build-arg", "A", *to)[0] == 2
+
+
+# -- what somebody with fresh eyes found
+
+
+def test_a_list_reads_no_file_of_another_folder_or_machine(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    with pytest.raises(InputError, match="leads out of"):
+        draft(folder / "requirements.txt", "-r /etc/hostname\n", "pytorch-24.11")
+    found = draft(
+        folder / "requirements.txt", "-r https://example.org/r.txt\nsix\n", "pytorch-24.11"
+    )
+    assert (left_out(found), found.pip) == ([1], ["six"])
+    twice = draft(
+        folder / "requirements.txt", 'a==1; python_version<"3.9"\na==2\na==2\n', "pytorch-24.11"
+    )
+    assert left_out(twice) == [2, 3]
+
+
+def test_variables_of_an_environment_and_what_is_none(tmp_path: Path) -> None:
+    found = draft(
+        tmp_path / "environment.yml", "dependencies: [numpy]\nvariables: {A: b}\n", "pytorch-24.11"
+    )
+    assert found.environment == {"A": "b"}
+    with pytest.raises(InputError, match="not a conda environment"):
+        draft(tmp_path / "docker-compose.yml", "services: {a: {image: b}}\n", "pytorch-24.11")
+
+
+@pytest.mark.parametrize(
+    "text", ["image = 5\n", '[env]\nA = ""\n', "[env]\nA = 5\n", "nothing = true\n"]
+)
+def test_each_key_of_an_edf_is_said_or_left_out(tmp_path: Path, text: str) -> None:
+    found = draft(tmp_path / "x.toml", text, "pytorch-24.11")
+    assert len(found.left_out) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"a = 1\xff", b"a = " + b"[" * 3000, b"a = " + b"9" * 10_000, b"\0", b"x" * (1 << 19)],
+    ids=["latin-1", "deep", "digits", "binary", "large"],
+)
+@pytest.mark.parametrize("name", ["x.toml", "devcontainer.json", "Dockerfile", "x.def"])
+def test_what_cannot_be_read_ends_in_words(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError):
+        draft_recipe(DraftRequest(tmp_path / name, AMD64))
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ('{"image": "a:1", "mounts": [5, null, ["a"]]}', 3),
+        ('{"image": "a:1", "mounts": ["source=/a,target=/b,readonly"]}', 1),
+        ('{"image": "a:1", "containerEnv": {"A": null, "B": true}}', 2),
+        ('{"image": "a:1", "postCreateCommand": ["a", "b"]}', 1),
+        ('{"build": {"dockerfile": "Dockerfile", "args": ["A=1"]}}', 1),
+        ('{"build": {"dockerfile": "Dockerfile", "args": null}}', 0),
+        ('{"build": {"dockerfile": "Dockerfile", "args": {"V": "${localEnv:V}", "W": "1"}}}', 1),
+        ('{"build": {"dockerfile": "Dockerfile", "options": ["--x"], "cacheFrom": "y"}}', 2),
+    ],
+)
+def test_each_part_of_a_devcontainer_is_said_or_left_out(
+    tmp_path: Path, text: str, lines: int
+) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM a:1\n")
+    found = draft(tmp_path / "devcontainer.json", text)
+    assert len(found.left_out) == lines
+
+
+def test_a_devcontainer_reads_its_own_project_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "project/.devcontainer"
+    folder.mkdir(parents=True)
+    (tmp_path / "project/a").write_text("a\n")
+    (tmp_path / "outside").write_text("secret\n")
+    (folder / "Dockerfile").write_text("FROM b:1\nCOPY a /a\n")
+    path = folder / "devcontainer.json"
+    found = draft(path, '{"build": {"dockerfile": "Dockerfile", "context": ".."}}')
+    assert list(found.files) == ["/a"]
+    for build in ({"dockerfile": "Dockerfile", "context": "../.."}, {"dockerfile": "/etc/passwd"}):
+        with pytest.raises(InputError, match="outside of its project"):
+            draft(path, json.dumps({"build": build}))
+    with pytest.raises(InputError, match="neither --build-arg"):
+        draft_recipe(DraftRequest(tmp_path / "requirements.txt", AMD64, arguments={"A": "1"})) if (
+            tmp_path / "requirements.txt"
+        ).write_text("a\n") else None

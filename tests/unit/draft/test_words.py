@@ -21,8 +21,8 @@ from hpcstack.draft.words import (
 KNOWN = {"A": "1", "EMPTY": "", "TWO": "a b"}
 
 
-def look_up(name: str) -> str:
-    return KNOWN.get(name, mark_base(name))
+def look_up(name: str) -> str | None:
+    return None if name == "NONE" else KNOWN.get(name, mark_base(name))
 
 
 @pytest.mark.parametrize(
@@ -45,10 +45,12 @@ def test_words(text: str, words: list[str]) -> None:
         ("$A-$TWO", "1-a b"),
         ("'$A' \"$A\" \\$A", "$A 1 $A"),
         ("${A}b", "1b"),
-        ("${EMPTY:-x}${EMPTY-y}", "x" + "y"),
+        ("${EMPTY:-x}${EMPTY-y}", "x"),
         ("${A:+x}${EMPTY:+y}", "x"),
         ('"a\\b\\"c"', 'a\\b"c'),
         ("a$", "a$"),
+        ("${NONE-x}${NONE:+y}$NONE", "x"),
+        ("${EMPTY+y}", "y"),
         ("${A:-${TWO}}", "1"),
     ],
 )
