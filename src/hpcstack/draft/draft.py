@@ -12,6 +12,15 @@ from hpcstack.draft.from_devcontainer import draft_devcontainer
 from hpcstack.draft.from_dockerfile import draft_dockerfile
 from hpcstack.draft.from_edf import draft_edf
 from hpcstack.draft.from_packages import draft_environment, draft_requirements
+from hpcstack.requirements.project_files import (
+    PIXI_LOCK,
+    PIXI_TOML,
+    PYLOCK,
+    PYPROJECT,
+    SETUP_CFG,
+    SETUP_PY,
+    UV_LOCK,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +32,8 @@ KINDS = (
     "Dockerfile or Containerfile, NAME.def, environment.yml, requirements.txt, an EDF (NAME.toml), "
     "devcontainer.json"
 )
+
+OF_PROJECTS = (PYLOCK, UV_LOCK, PIXI_LOCK, PIXI_TOML, PYPROJECT, SETUP_CFG, SETUP_PY)
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,12 @@ def _read(request: DraftRequest) -> RecipeDraft:
             f"{source} takes neither --build-arg nor --target",
             "leave them out",
             page="bring-what-you-have",
+        )
+    if name in OF_PROJECTS:
+        raise InputError(
+            f"{source} is of a project, and a recipe reads it itself",
+            "in the recipe, packages: {project: DIR}; its lock pins the versions",
+            page="write-a-recipe",
         )
     if name.endswith((".yml", ".yaml")):
         return draft_environment(source)

@@ -106,6 +106,7 @@ def test_a_devcontainer(tmp_path: Path) -> None:
         ("x.toml", "image =", "x.toml: "),
         ("requirements.txt", "a\n", "names no base to start from"),
         ("x.unknown", "", "is of no kind that is read"),
+        ("pixi.toml", "", "is of a project, and a recipe reads it itself"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, name: str, text: str, what: str) -> None:
