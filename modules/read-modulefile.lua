@@ -1,7 +1,7 @@
 -- What a modulefile does to the environment, told and not done:  lua read-modulefile.lua FILE NAME VERSION
 --
 -- It runs with the functions of Lmod that modulefiles use, and with none that reach files or programs. For each act four
--- words are written, each with a NUL behind it: set, prepend, append or other; a name; a value; a separator.
+-- words are written, each with a NUL behind it: set, unset, prepend, append, remove or other; a name; a value; a separator.
 -- Lmod's functions: https://lmod.readthedocs.io/en/latest/050_lua_modulefiles.html
 
 local path, name, version = arg[1], arg[2], arg[3]
@@ -43,12 +43,33 @@ local function words(first, value, separator)
 end
 
 local known = {}
+local own = {} -- variables that the modulefile itself has set
 
 function known.setenv(...)
     local variable, value = words(...)
+    if type(variable) == "string" then own[variable] = value ~= nil and tostring(value) or nil end
     set("set", variable, value, "")
 end
 known.pushenv = known.setenv
+
+function known.unsetenv(...)
+    local variable = words(...)
+    if type(variable) == "string" then own[variable] = nil end
+    set("unset", variable, "", "")
+end
+
+function known.remove_path(...)
+    local variable, value, separator = words(...)
+    set("remove", variable, value, type(separator) == "string" and separator or ":")
+end
+
+-- What a modulefile does where the variable is not set, or is another, is not seen: so the question is told.
+local function getenv(variable)
+    local had = own[tostring(variable)]
+    if had ~= nil then return had end
+    tell("other", "os.getenv", tostring(variable):sub(1, 200) .. ": what is done may depend on it", "")
+    return OF_USER
+end
 
 function known.prepend_path(...)
     local variable, value, separator = words(...)
@@ -155,7 +176,7 @@ end
 local others = {
     "load", "load_any", "try_load", "try_add", "mgrload", "always_load", "unload", "depends_on", "depends_on_any", "prereq",
     "prereq_any", "atleast", "between", "latest", "always_unload", "set_alias", "unset_alias", "set_shell_function",
-    "unset_shell_function", "execute", "source_sh", "complete", "uncomplete", "unsetenv", "remove_path", "inherit",
+    "unset_shell_function", "execute", "source_sh", "complete", "uncomplete", "inherit",
     "LmodError", "LmodWarning", "LmodMessage", "LmodBreak", "LmodMsgRaw", "LmodSystemError", "requireFullName",
     "require_fullname", "module_name", "haveDynamicMPATH", "purge", "reset", "setenv_allow_empty", "build_module_table",
     "loadfile",
@@ -195,7 +216,7 @@ local function stream(of)
 end
 
 known.os = told_members("os", {
-    getenv = function() return OF_USER end, date = os.date, time = os.time, clock = os.clock, difftime = os.difftime,
+    getenv = getenv, date = os.date, time = os.time, clock = os.clock, difftime = os.difftime,
 })
 known.io = told_members("io", {
     stderr = stream("io.stderr:write"), stdout = stream("io.stdout:write"), write = told_only("io.write"),

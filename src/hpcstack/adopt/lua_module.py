@@ -6,6 +6,7 @@ programs.
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,6 +33,8 @@ MEMORY = 256 << 20  # bytes that Lua may take
 # Folders that are on every PATH. Lmod moves such a folder to the front, and takes it away when the
 # module is unloaded.
 EVERY_SHELLS = ("/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin", "/usr/local/sbin")
+# Variables by which modules find each other.
+OF_MODULES = re.compile(r"MODULEPATH$|LOADEDMODULES$|_LMFILES_$|_{0,2}LMOD_")
 FIELDS = 4  # what the reader writes for each act: its kind, a name, a value, a separator
 
 
@@ -85,8 +88,8 @@ def _has_word(path: Path, word: str) -> bool:
         return False
 
 
-def read_modulefile(path: Path, name: str, version: str, runner: Runner) -> LuaModule:
-    """Return what the Lua modulefile PATH does when NAME/VERSION is loaded.
+def read_modulefile(path: Path, runner: Runner) -> LuaModule:
+    """Return what the Lua modulefile PATH, NAME/VERSION.lua, does when it is loaded.
 
     Raise InputError where Lua cannot run it, MissingToolError where there is no Lua.
     """
@@ -101,7 +104,8 @@ def read_modulefile(path: Path, name: str, version: str, runner: Runner) -> LuaM
     bounded = ["prlimit", f"--as={MEMORY}", "--core=0"]
     # LUA_INIT names a file that Lua runs first, before ours has taken anything away.
     clean = ["env", "-i", "PATH=/usr/bin:/bin"]
-    argv = [*bounded, *clean, lua, reader, str(path.absolute()), name, version]
+    whole = path.absolute()
+    argv = [*bounded, *clean, lua, reader, str(whole), whole.parent.name, whole.stem]
     done = runner.output(argv, timeout=SECONDS)
     if done.status:
         said = done.tail[-1] if done.tail else f"exit {done.status}"
@@ -121,11 +125,16 @@ def _read_acts(path: Path, text: str) -> LuaModule:
         is_variable = kind == "other" or VARIABLE.fullmatch(name)
         if CONTROL.search(name + value + separator) or not is_variable:
             left_out.append(f"{kind} {name!r}")
+        elif kind != "other" and OF_MODULES.match(name):
+            left_out.append(f"{kind} {name} {value}: it is for modules of the old tree")
         elif kind == "set":
             if _is_setting({"set": value}):
                 settings[name] = {"set": value}
             else:
                 left_out.append(f"{name}: a recipe cannot hold its value")
+        elif kind in ("unset", "remove"):
+            _take_away(settings, name, value, separator)
+            left_out.append(f"{kind} {name} {value}".strip())
         elif kind in ("prepend", "append"):
             _add_parts(settings, left_out, kind, name, value, separator or ":")
         else:
@@ -141,6 +150,25 @@ def _is_setting(value: dict[str, object]) -> bool:
         return False
 
 
+def _take_away(
+    settings: dict[str, dict[str, object]], name: str, value: str, separator: str
+) -> None:
+    """Take NAME out of SETTINGS; with a VALUE, only these parts of it."""
+    known = settings.get(name)
+    if known is None or (value and "set" in known):
+        return
+    if not value:
+        del settings[name]
+        return
+    gone = [normalize_part(part) for part in value.split(separator or ":") if part]
+    for side in ("prepend", "append"):
+        parts = known[side]
+        assert isinstance(parts, list)
+        known[side] = [part for part in parts if part not in gone]
+    if not known["prepend"] and not known["append"]:
+        del settings[name]
+
+
 def _add_parts(
     settings: dict[str, dict[str, object]],
     left_out: list[str],
@@ -154,11 +182,20 @@ def _add_parts(
     What is prepended later comes first, and each folder is there once. What a recipe cannot say
     goes into LEFT_OUT.
     """
-    new = [normalize_part(part) for part in value.split(separator) if part]
+    said = value.split(separator)
+    new = [normalize_part(part) for part in said if part]
+    if name == "PATH":
+        left_out += [
+            f"{kind} {name} {part}: every shell has it" for part in new if part in EVERY_SHELLS
+        ]
+        new = [part for part in new if part not in EVERY_SHELLS]
+    if not all(said):
+        left_out.append(f"{kind} {name}: an empty part, which a recipe cannot say")
+    if not new:
+        return
     known = settings.get(name, {"prepend": [], "append": [], "separator": separator})
-    on_every_path = name == "PATH" and any(part in EVERY_SHELLS for part in new)
     is_mixed = "set" in known or known["separator"] != separator
-    if not new or on_every_path or is_mixed or not _is_setting({kind: new, "separator": separator}):
+    if is_mixed or not _is_setting({kind: new, "separator": separator}):
         left_out.append(f"{kind} {name} {value}")
         return
 

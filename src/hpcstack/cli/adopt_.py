@@ -121,7 +121,7 @@ def _read_lua(session: Session, tree: Path, name: str, version: str, image: str)
 
     path = find_modulefile(tree, name, version, Path(image))
     say(f"reading {path}")
-    return read_modulefile(path, name, version, session.runner)
+    return read_modulefile(path, session.runner)
 
 
 def _publish(session: Session, done: Adoption) -> Published:

@@ -28,9 +28,10 @@ load("gcc/12")
 
 
 def read(tmp_path: Path, text: str) -> LuaModule:
-    path = tmp_path / "1.lua"
+    path = tmp_path / "mytorch/1.lua"
+    path.parent.mkdir(exist_ok=True)
     path.write_text(text)
-    return read_modulefile(path, "mytorch", "1", Runner())
+    return read_modulefile(path, Runner())
 
 
 def test_variables_and_paths_are_kept_in_lmods_order(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ def test_folders_are_as_lmod_writes_them(tmp_path: Path) -> None:
     assert found.settings["PATH"]["prepend"] == ["/opt/a/bin", "/b"]
     assert found.settings["X"]["prepend"] == ["/x"]
     assert "MANPATH" not in found.settings
-    assert "prepend PATH /usr/bin" in found.left_out
+    assert "prepend PATH /usr/bin: every shell has it" in found.left_out
     assert any(said.startswith("QUOTED") for said in found.left_out)
 
 
@@ -146,6 +147,74 @@ def test_variables_of_luas_own_run_nothing(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setenv(name, f"os.execute('touch {proof}')")
     file = tmp_path / "1.lua"
     file.write_text('setenv("A", "b")\n')
-    found = read_modulefile(file, "x", "1", Runner())
+    found = read_modulefile(file, Runner())
     assert found.settings
     assert not proof.exists()
+
+
+# -- as Spack generates them: https://github.com/spack/spack, share/spack/templates/modules
+
+
+def test_a_question_of_the_environment_is_told(tmp_path: Path) -> None:
+    found = read(tmp_path, 'if os.getenv("X") == nil then setenv("X", "1") end\n')
+    assert found.settings == {}
+    assert found.left_out == ("os.getenv X: what is done may depend on it",)
+
+
+def test_a_variable_that_the_file_itself_has_set_is_known(tmp_path: Path) -> None:
+    text = 'setenv("R", "/opt/r")\nprepend_path("PATH", pathJoin(os.getenv("R"), "bin"))\n'
+    found = read(tmp_path, text)
+    assert found.settings["PATH"]["prepend"] == ["/opt/r/bin"]
+    assert found.left_out == ()
+
+
+def test_what_is_taken_away_again_is_not_kept(tmp_path: Path) -> None:
+    text = (
+        'setenv("R", "/opt/r")\nunsetenv("R")\nunsetenv("OTHER")\n'
+        'prepend_path("A", "/a:/b")\nremove_path("A", "/a")\n'
+        'append_path("B", "/c", " ")\nremove_path("B", "/c", " ")\n'
+        'setenv("S", "/s")\nremove_path("S", "/s")\n'
+    )
+    found = read(tmp_path, text)
+    assert found.settings == {
+        "A": {"prepend": ["/b"], "append": [], "separator": ":"},
+        "S": {"set": "/s"},
+    }
+    assert found.left_out == (
+        "unset R",
+        "unset OTHER",
+        "remove A /a",
+        "remove B /c",
+        "remove S /s",
+    )
+
+
+def test_parts_are_judged_one_by_one(tmp_path: Path) -> None:
+    text = (
+        'prepend_path("PATH", "/opt/a/bin:/usr/bin")\n'
+        'prepend_path("MANPATH", "/opt/r/man")\nappend_path("MANPATH", "", ":")\n'
+    )
+    found = read(tmp_path, text)
+    assert found.settings["PATH"]["prepend"] == ["/opt/a/bin"]
+    assert found.settings["MANPATH"]["prepend"] == ["/opt/r/man"]
+    assert found.left_out == (
+        "prepend PATH /usr/bin: every shell has it",
+        "append MANPATH: an empty part, which a recipe cannot say",
+    )
+
+
+def test_a_hierarchy_of_the_old_tree_is_not_unlocked(tmp_path: Path) -> None:
+    found = read(
+        tmp_path, 'prepend_path("MODULEPATH", "/old/mpi")\nsetenv("LMOD_MPI_NAME", "openmpi")\n'
+    )
+    assert found.settings == {}
+    assert [said.partition(":")[2] for said in found.left_out] == [
+        " it is for modules of the old tree"
+    ] * 2
+
+
+def test_a_modulefile_knows_its_own_name(tmp_path: Path) -> None:
+    found = read(
+        tmp_path, 'setenv("N", myFileName():find(myModuleFullName(), 1, true) and "yes")\n'
+    )
+    assert found.settings == {"N": {"set": "yes"}}
