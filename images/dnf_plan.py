@@ -1,10 +1,13 @@
 """What dnf would do for the packages that a recipe names, as JSON; nothing is installed.
 
 Run in the base, by the Python that has dnf's own modules (images/lib.sh, hpcstack_dnf_python):
-dnf_plan.py FILE CACHE, where FILE names a package a line, as NAME or NAME=VERSION-RELEASE.
+dnf_plan.py FILE KEPT CACHE. FILE names a package a line, as NAME or NAME=VERSION-RELEASE. KEPT has
+lines NAME=VERSION-RELEASE: of these packages no other version is taken.
 
-{"install": [{name, version, arch, file, hash}], "remove": [{name, version}], "lost": [NAME, ...]}.
-`lost` are names that no repository has. What is replaced is in `install` and in `remove`.
+{"install": [{name, version, arch, file, hash}], "remove": [{name, version}], "lost": [NAME, ...],
+"gone": [NAME=VERSION-RELEASE, ...], "problem": TEXT}. `lost` are names that no repository has, `gone`
+what is to be kept and is in none any more, `problem` why dnf finds no way. What is replaced is in
+`install` and in `remove`.
 """
 
 import json
@@ -44,9 +47,24 @@ def describe(package):
     }
 
 
+def keep_versions(base, lines):
+    """Let dnf see no other version of the packages in LINES. Return those that it does not see at all."""
+    gone = []
+    for line in lines:
+        name, _, version = line.partition("=")
+        offered = base.sack.query().available().filter(name=name)
+        if offered.filter(evr=version):
+            base.sack.add_excludes(offered.filter(evr__neq=version))
+        else:
+            gone.append(line)
+    return gone
+
+
 def main():
-    wanted, cache = sys.argv[1:]
+    wanted, kept, cache = sys.argv[1:]
     base = make_base(cache)
+    with open(kept) as file:
+        gone = keep_versions(base, file.read().split())
     lost = []
     with open(wanted) as file:
         for line in file.read().split():
@@ -54,8 +72,14 @@ def main():
                 base.install("-".join(line.split("=", 1)))
             except dnf.exceptions.MarkingError:
                 lost.append(line)
-    found = {"install": [], "remove": [], "lost": lost}
-    if not lost and base.resolve():
+    found = {"install": [], "remove": [], "lost": lost, "gone": gone, "problem": ""}
+    is_found = False
+    if not lost and not gone:
+        try:
+            is_found = base.resolve()
+        except dnf.exceptions.DepsolveError as error:
+            found["problem"] = str(error)
+    if is_found:
         found["install"] = [describe(one) for one in base.transaction.install_set]
         found["remove"] = [
             {"name": one.name, "version": one.evr} for one in base.transaction.remove_set

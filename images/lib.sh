@@ -389,11 +389,12 @@ hpcstack_dnf_python() { # ARGUMENTS of python
             return
         fi
     done
-    printf 'there is no dnf in the base: packages.dnf is for images of rpm, such as those of Rocky Linux\n' >&2
+    printf 'there is no dnf 4 in the base: packages.dnf is for images such as those of Rocky Linux\n' >&2
     return 1
 }
 
 HPCSTACK_DNF=(-y -q --setopt=install_weak_deps=False "--setopt=cachedir=$HPCSTACK_WORK/dnf" --setopt=keepcache=False)
+if [ -n "${SSL_CERT_FILE:-}" ]; then HPCSTACK_DNF+=("--setopt=sslcacert=$SSL_CERT_FILE"); fi
 
 hpcstack_dnf() { # NAME...
     dnf "${HPCSTACK_DNF[@]}" install "$@"

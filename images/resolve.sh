@@ -92,7 +92,7 @@ hpcstack_resolve_apt() {
 }
 
 hpcstack_resolve_dnf() {
-    hpcstack_dnf_python /opt/hpcstack/build/dnf_plan.py "$want/dnf.txt" "$HPCSTACK_WORK/dnf" >"$answers/dnf.json"
+    hpcstack_dnf_python /opt/hpcstack/build/dnf_plan.py "$want/dnf.txt" "$want/dnf-kept.txt" "$HPCSTACK_WORK/dnf" >"$answers/dnf.json"
 }
 
 mkdir -p "$answers" "$HOME"

@@ -476,10 +476,14 @@ class Registry:
 
         missing = [name for name in base.platforms if name not in have]
         if missing:
-            there = ", ".join(sorted(have))
+            there = ", ".join(sorted(have)) or "no such nodes"
+            of_any = list_platforms(body) if "manifests" in body else {}
+            hint = "change base.platforms in the recipe"
+            if any(name in of_any for name in missing):
+                hint = "it wants more of processors than `cpu` of site.yaml says: take another base"
             raise RegistryError(
                 f"{host} has {base.image} for {there}, not for {', '.join(missing)}",
-                "change base.platforms in the recipe",
+                hint,
                 page="two-architectures",
             )
         return {name: have[name] for name in base.platforms}

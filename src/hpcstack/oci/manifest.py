@@ -183,7 +183,8 @@ def find_manifest(
             if known == platform:
                 return digest, document
             have.add(known)
-    wanted = f"{platform}, as `cpu` of site.yaml says of the nodes" if levels else platform
+    is_above = platform in list_platforms(index) and platform not in list_platforms(index, levels)
+    wanted = f"{platform} of `cpu` in site.yaml" if is_above else platform
     raise NotOffered(f"it is for {', '.join(sorted(have)) or 'no platform'}, not for {wanted}")
 
 

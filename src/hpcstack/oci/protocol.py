@@ -258,7 +258,9 @@ def choose_pause(retry_after: str, otherwise: float) -> float:
         wanted = Retry().parse_retry_after(retry_after[:LONGEST_PAUSE])
     except (InvalidHeader, ValueError, OverflowError):
         return otherwise
-    return min(wanted, 30.0)
+    # A date that is over by this machine's clock is not: who sends one is busy.
+    least = 0.0 if retry_after.strip().isdigit() else otherwise
+    return min(max(wanted, least), 30.0)
 
 
 def verify_digest(content: bytes, digest: str, host: str) -> None:

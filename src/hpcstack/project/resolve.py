@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -181,13 +182,15 @@ def subtract_image(
     chosen: dict[str, str] = {
         canonicalize_name(one["name"]): str(one.get("version", "")) for one in kept
     }
-    instead = {}
+    instead: dict[str, str] = {}
     for row in sorted(inputs.allowed, key=lambda row: (row.name, row.pinned)):
         locked = canonicalize_name(row.name)
         taken = of_the_image.get(locked) or chosen.get(locked, row.pinned)
         is_locked = any(one.holds_for(locked, taken) for one in inputs.allowed)
         if row.pinned and not is_locked:
             instead[locked] = f"{taken} instead of {row.pinned}"
+    if inputs.kind in WHOLE_LOCKS:
+        instead |= _list_contradicted(inputs, of_the_image)
     about = {
         "stack": artifact.stack,
         "python": python,
@@ -206,6 +209,22 @@ def subtract_image(
             "tool": {TOOL: about},
         }
     )
+
+
+def _list_contradicted(inputs: Inputs, of_the_image: Mapping[str, str]) -> dict[str, str]:
+    """Return {name: `THE IMAGE'S instead of THE LOCK'S`} where the image has what a lock does not take."""
+    out: dict[str, str] = {}
+    for line in inputs.requirements:
+        try:
+            wanted = Requirement(line)
+        except InvalidRequirement:
+            continue
+        name = canonicalize_name(wanted.name)
+        has = of_the_image.get(name, "")
+        is_for_here = wanted.marker is None or wanted.marker.evaluate()
+        if has and is_for_here and not _accepts(wanted.specifier, has):
+            out[name] = f"{has} instead of {str(wanted.specifier).removeprefix('==')}"
+    return out
 
 
 def _check_own(package: dict[str, Any], inputs: Inputs) -> None:

@@ -19,8 +19,15 @@ PIP = (
     "jax", "jaxlib", "jax[-_]cuda.*", "tensorflow", "tensorflow[-_]cpu", "horovod", "torchao",
     "nvidia[-_].*", "cuda[-_].*", "cupy.*",
 )  # fmt: skip
+# CUDA's own libraries, by their families: `libcu` would be libcurl, too, and `libnv` libnvme.
+OF_CUDA = (
+    "cuda-", "libcublas", "libcuda", "libcudss", "libcufft", "libcufile", "libcuobj", "libcupti",
+    "libcurand", "libcusolver", "libcusparse", "libcutensor", "libnpp", "libnvcomp", "libnvfatbin",
+    "libnvidia", "libnvimgcodec", "libnvinfer", "libnvjitlink", "libnvjpeg", "libnvml", "libnvonnx",
+    "libnvparsers", "libnvptxcompiler", "libnvrtc", "libnvshmem", "libnvtoolsext", "libnvvm",
+)  # fmt: skip
 APT = (
-    "libnccl", "libcudnn", "cuda-", "libcu", "libnv", "rdma-core", "libibverbs", "librdmacm",
+    "libnccl", "libcudnn", *OF_CUDA, "rdma-core", "libibverbs", "librdmacm",
     "libibumad", "ibverbs-providers", "libucx", "ucx", "openmpi", "libopenmpi", "hpcx",
 )  # fmt: skip
 GUARDED_PIP = re.compile(f"^(?:{'|'.join(PIP)})$", re.IGNORECASE)
@@ -89,7 +96,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = 
     ),
     "cuda": (
         ("cuda[-_].*",),
-        ("cuda-", "libcu", "libnv"),
+        OF_CUDA,
         ("libcudart.so*", "libcublas*.so*", "libcufft.so*", "libcusparse.so*", "libcusolver.so*",
          "libnvrtc.so*", "libcurand.so*"),
     ),

@@ -9,7 +9,7 @@ https://pixi.sh/latest/reference/pixi_manifest/
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
@@ -20,7 +20,7 @@ from hpcstack.requirements.conda_names import find_name_on_pypi, is_of_the_image
 from hpcstack.requirements.project_files import PIXI_TOML, PYPROJECT, read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
 DEFAULT = "default"  # pixi's name of the environment that `pixi run` takes
@@ -51,46 +51,79 @@ def read_pixi_project(path: Path) -> PixiProject:
     Raise InputError where one of them cannot be read, and for packages that only conda has.
     """
     manifest, wanted = _read_manifest(path)
+    machines, locked = _list_locked(path)
     versions: dict[str, dict[str, str]] = {}  # {name on PyPI: {machine: version}}
     files: dict[tuple[str, str], set[str]] = {}
     of_the_image: list[str] = []
     unknown: list[str] = []
-    for machine, package, is_pypis in _list_locked(path):
+    met: set[str] = set()
+    for machine, package, is_pypis in locked:
         if is_pypis:
             name = str(canonicalize_name(package.name))
-            _refuse_other_places(path, package)
-            digest = package.hashes.sha256 if package.hashes else None
+            met.add(name)
+            if _is_own(path, package, wanted):
+                continue
+            digest = _read_digest(package)
             if digest:
-                files.setdefault((name, package.version), set()).add(f"sha256:{digest.hex()}")
-        elif package.name not in wanted:
-            continue
-        elif is_of_the_image(package.name):
-            of_the_image.append(package.name)
+                files.setdefault((name, package.version), set()).add(digest)
+            version = f"=={package.version}"
+        elif package.name not in wanted.of_conda:
             continue
         else:
+            met.add(package.name)
+            if is_of_the_image(package.name):
+                of_the_image.append(package.name)
+                continue
             name = find_name_on_pypi(package.name)
             if not name:
                 unknown.append(package.name)
                 continue
-        versions.setdefault(name, {})[machine] = str(package.version)
+            # A project of another name may count otherwise: py-opencv 4.10.0 is 4.10.0.84 there.
+            version = f"=={package.version}" + ("" if name == package.name else ".*")
+        versions.setdefault(name, {})[machine] = version
     if unknown:
         named = ", ".join(_describe_line(manifest, name) for name in dict.fromkeys(unknown))
         raise InputError(f"{manifest}: only conda has {named}", HINT, page="your-own-project")
+    missing = sorted(wanted.list_names(machines) - met)
+    if missing:
+        raise InputError(
+            f"{path} has no {', '.join(missing)}, which {manifest.name} asks for",
+            "make the lock again: pixi lock",
+            page="your-own-project",
+        )
 
-    lines = [line for name in versions for line in _make_lines(name, versions[name])]
+    lines = [line for name in versions for line in _make_lines(name, versions[name], machines)]
     allowed = [AllowedFiles(name, frozenset(found), of) for (name, of), found in files.items()]
     return PixiProject(tuple(lines), tuple(allowed), tuple(dict.fromkeys(of_the_image)))
 
 
-def _read_manifest(path: Path) -> tuple[Path, set[str]]:
-    """Return (the manifest beside PATH, conda's packages that it asks for in its default environment)."""
+@dataclass(frozen=True)
+class _Wanted:
+    """What a manifest asks for: names of conda's and PyPI's, each with the targets that ask for it.
+
+    `elsewhere` are those of PyPI's that come from no index.
+    """
+
+    of_conda: dict[str, set[str]] = field(default_factory=dict)
+    of_pypi: dict[str, set[str]] = field(default_factory=dict)
+    elsewhere: set[str] = field(default_factory=set)
+
+    def list_names(self, machines: Collection[str]) -> set[str]:
+        """Return the names that a lock for MACHINES must have."""
+        others = {target for target, machine in MACHINES.items() if machine not in machines}
+        wanted = {**self.of_conda, **self.of_pypi}
+        return {name for name, targets in wanted.items() if targets - others}
+
+
+def _read_manifest(path: Path) -> tuple[Path, _Wanted]:
+    """Return (the manifest beside PATH, what it asks for in its default environment)."""
     for name, keys in ((PIXI_TOML, ()), (PYPROJECT, ("tool", "pixi"))):
         manifest = path.parent / name
         if not manifest.is_file():
             continue
         document = _take_table(read_toml(manifest), *keys)
         if document:
-            return manifest, set(_list_dependencies(document))
+            return manifest, _list_wanted(document)
     raise InputError(
         f"{path} has no {PIXI_TOML} beside it",
         f"put the {PIXI_TOML} that belongs to it beside it, or name another folder",
@@ -106,24 +139,35 @@ def _take_table(document: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _list_dependencies(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of conda's packages in the tables that the default environment is made of."""
-    environment = _take_table(document, "environments").get(DEFAULT, [])
-    if isinstance(environment, dict):
-        environment = environment.get("features", [])
-    features = environment if isinstance(environment, list) else []
-    tables = [document, *(_take_table(document, "feature", str(one)) for one in features)]
+def _list_wanted(document: Mapping[str, Any]) -> _Wanted:
+    """Return what the tables ask for that the default environment is made of."""
+    said = _take_table(document, "environments").get(DEFAULT, [])
+    about = said if isinstance(said, dict) else {"features": said}
+    features = about.get("features") or []
+    tables = [_take_table(document, "feature", str(one)) for one in features]
+    if not about.get("no-default-feature"):
+        tables.insert(0, document)
+
+    wanted = _Wanted()
     for table in tables:
         for target in TARGETS:
             holds = _take_table(table, "target", target) if target else table
-            yield from _take_table(holds, "dependencies")
-            yield from _take_table(holds, "host-dependencies")
+            for kind in ("dependencies", "host-dependencies"):
+                for name in _take_table(holds, kind):
+                    wanted.of_conda.setdefault(name.lower(), set()).add(target)
+            for name, how in _take_table(holds, "pypi-dependencies").items():
+                project = str(canonicalize_name(name))
+                wanted.of_pypi.setdefault(project, set()).add(target)
+                if isinstance(how, dict) and how.keys() & {"git", "path", "url"}:
+                    wanted.elsewhere.add(project)
+    return wanted
 
 
-def _list_locked(path: Path) -> Iterator[tuple[str, Any, bool]]:
-    """Yield (machine, package, whether it is PyPI's) of the lock's default environment.
+def _list_locked(path: Path) -> tuple[list[str], list[tuple[str, Any, bool]]]:
+    """Return (the machines that the lock is for, (machine, package, whether it is PyPI's) of each).
 
-    Raise InputError where rattler does not take the lock, or nodes have no part in it.
+    They are those of its default environment. Raise InputError where rattler does not take the lock,
+    or nodes have no part in it.
     """
     from rattler import LockFile
     from rattler.exceptions import ParseCondaLockError
@@ -135,36 +179,57 @@ def _list_locked(path: Path) -> Iterator[tuple[str, Any, bool]]:
         raise InputError(
             f"{path} cannot be read: {error}", "create it again: pixi lock", page="your-own-project"
         ) from None
-    offered = {str(one): one for one in environment.platforms()} if environment else {}
-    platforms = [offered[name] for name in MACHINES if name in offered]  # in one order always
-    if not environment or not platforms:
+    offered = {}
+    for platform in environment.platforms() if environment else []:
+        offered[str(getattr(platform, "subdir", platform))] = platform
+    machines = [machine for name, machine in MACHINES.items() if name in offered]
+    if not environment or not machines:
         raise InputError(
             f"{path} has nothing for {' or '.join(MACHINES)}",
             'add it to `platforms` of the manifest, e.g. ["linux-64"], and: pixi lock',
             page="your-own-project",
         )
-    for platform in platforms:
-        for package in environment.packages(platform) or ():
-            yield MACHINES[str(platform)], package, isinstance(package, PypiLockedPackage)
+    return machines, [
+        (machine, package, isinstance(package, PypiLockedPackage))
+        for name, machine in MACHINES.items()
+        if name in offered
+        for package in environment.packages(offered[name]) or ()
+    ]
 
 
-def _refuse_other_places(path: Path, package: Any) -> None:
-    """Raise InputError for a package of PyPI's form that is no file of an index."""
-    if not re.match(r"https?://[^#]*\.(?:whl|zip|tar\.gz)(?:#|$)", package.location):
+def _is_own(path: Path, package: Any, wanted: _Wanted) -> bool:
+    """Return whether PACKAGE, of PyPI's form, is the project itself.
+
+    Raise InputError for another one that comes from no index.
+    """
+    if package.location in (".", "./"):
+        return True
+    is_file = re.match(r"https?://[^#]*\.(?:whl|zip|tar\.gz)(?:#|$)", package.location)
+    if not is_file or canonicalize_name(package.name) in wanted.elsewhere:
         raise InputError(
             f"{package.name} of {path} comes from no package index: {package.location}",
             "take it from one; your own code is found from where it lies",
             page="your-own-project",
         )
+    return False
 
 
-def _make_lines(name: str, versions: Mapping[str, str]) -> Iterator[str]:
-    """Yield the requirement of NAME; one for each machine where their VERSIONS differ."""
-    if len(set(versions.values())) == 1:
-        yield f"{name}=={next(iter(versions.values()))}"
+def _read_digest(package: Any) -> str:
+    """Return sha256:... of PACKAGE's file; empty where the lock has none."""
+    try:
+        digest = package.hashes.sha256
+    except AttributeError:  # rattler's own, where there is no hash
+        return ""
+    return f"sha256:{digest.hex()}" if digest else ""
+
+
+def _make_lines(name: str, versions: Mapping[str, str], machines: Collection[str]) -> Iterator[str]:
+    """Yield the requirement of NAME; one for each machine where VERSIONS are not one for all."""
+    if len(set(versions.values())) == 1 and set(versions) == set(machines):
+        yield f"{name}{next(iter(versions.values()))}"
         return
     for machine, version in versions.items():
-        yield f"{name}=={version} ; platform_machine == '{machine}'"
+        yield f"{name}{version} ; platform_machine == '{machine}'"
 
 
 def _describe_line(manifest: Path, name: str) -> str:

@@ -54,7 +54,8 @@ def want_files(
     of_base = tuple(text for text in packages.pip if packages.built_with_base(text))
     wanted = {
         "want/apt.txt": packages.apt,
-        "want/dnf.txt": (*packages.dnf, *kept_dnf) if packages.dnf else (),
+        "want/dnf.txt": packages.dnf,
+        "want/dnf-kept.txt": kept_dnf,
         "want/pip.txt": isolated,
         "want/pip-of-base.txt": of_base,
         "want/pip-constraints.txt": (*packages.constraints, *kept_pip),
@@ -208,6 +209,20 @@ def read_dnf(text: str, allow_replace: tuple[str, ...] = ()) -> tuple[LockedRpm,
         raise InputError(
             f"no repository of the base has {', '.join(lost)}",
             "correct packages.dnf: NAME, or NAME=VERSION-RELEASE; dnf repoquery NAME shows them",
+            page="write-a-recipe",
+        )
+    if plan["gone"]:
+        names = [str(one).partition("=")[0] for one in plan["gone"]]
+        raise InputError(
+            f"no repository of the base has {UNSAFE.sub('?', ', '.join(plan['gone']))} any more",
+            f"lock it anew as well: {UNSAFE.sub('?', ' '.join(f'--only {one}' for one in names))}",
+            page="new-ngc-month",
+        )
+    if plan["problem"]:
+        said = " ".join(UNSAFE.sub(" ", str(plan["problem"])).split())[:MOST_SAID]
+        raise InputError(
+            f"dnf finds no way to install them: {said}",
+            "leave out or pin what conflicts with a package of the base",
             page="write-a-recipe",
         )
     new = {one["name"]: one["version"] for one in plan["install"]}

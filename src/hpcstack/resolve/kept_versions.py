@@ -166,11 +166,13 @@ def keep_entries(kept: KeptVersions, platform: str, now: LockedPlatform) -> Lock
         if entries is None:
             continue
         locked = {
-            (one.name, one.version): one
+            (one.name, one.version, getattr(one, "arch", "")): one
             for one in getattr(had, kind) or ()
             if not kept.moves(one.name)
         }
-        changes[kind] = tuple(locked.get((one.name, one.version), one) for one in entries)
+        changes[kind] = tuple(
+            locked.get((one.name, one.version, getattr(one, "arch", "")), one) for one in entries
+        )
     return _keep_builders(had, now.model_copy(update=changes))
 
 

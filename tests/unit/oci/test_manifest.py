@@ -115,3 +115,17 @@ def test_what_is_not_there_is_said(top: dict[str, Any], says: str) -> None:
     documents = {digest_of(name): document for name, document in DOCUMENTS.items()}
     with pytest.raises(NotOffered, match=says):
         find_manifest(top, "linux/amd64", documents.__getitem__, lambda one: one["config"])
+
+
+def test_only_a_level_that_nodes_lack_is_blamed_on_them() -> None:
+    def no_document(_: object) -> dict[str, Any]:
+        raise AssertionError
+
+    def no_platform(_: object) -> str:
+        raise AssertionError
+
+    found = index(entry("v4", "amd64", "v4"))
+    with pytest.raises(NotOffered, match="not for linux/amd64 of `cpu` in site.yaml"):
+        find_manifest(found, "linux/amd64", no_document, no_platform, {"amd64": 3})
+    with pytest.raises(NotOffered, match="not for linux/arm64$"):
+        find_manifest(found, "linux/arm64", no_document, no_platform, {"amd64": 3})

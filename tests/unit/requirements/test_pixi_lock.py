@@ -123,3 +123,47 @@ def test_what_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
     path.write_text("version: 99\n")
     with pytest.raises(InputError, match="cannot be read"):
         read_pixi_project(path)
+
+
+def test_the_project_itself_is_no_package(tmp_path: Path) -> None:
+    manifest = MANIFEST.replace('einops = "==0.8.0"', 'einops = {path = ".", editable = true}')
+    found = read_pixi_project(write_project(tmp_path, manifest, wheel="./"))
+    assert [line.partition("=")[0] for line in found.lines] == ["numpy", "numpy", "scipy"]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "why"),
+    [
+        (MANIFEST + 'six = "*"\n', "has no six, which pixi.toml asks for"),
+        (MANIFEST.replace("[target", 'tqdm = "*"\n[target'), "has no tqdm, which"),
+        (
+            MANIFEST.replace('"==0.8.0"', '{url = "https://example.org/einops.zip"}'),
+            "comes from no package index",
+        ),
+    ],
+    ids=["pypi", "conda", "url"],
+)
+def test_a_lock_of_another_manifest_is_refused(tmp_path: Path, manifest: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        read_pixi_project(write_project(tmp_path, manifest))
+
+
+def test_names_in_capitals_and_other_machines(tmp_path: Path) -> None:
+    manifest = MANIFEST.replace("numpy", "NumPy").replace("linux-64.dep", "osx-64.dep")
+    found = read_pixi_project(write_project(tmp_path, manifest))
+    assert [line.partition("=")[0] for line in found.lines] == ["numpy", "numpy", "einops"]
+
+
+def test_what_one_machine_alone_has_is_for_that_one(tmp_path: Path) -> None:
+    path = write_project(tmp_path)
+    text = path.read_text()
+    path.write_text(
+        text.replace(f"      - conda: {CONDA}/linux-aarch64/scipy-1.13.0-py312h_0.conda\n", "")
+    )
+    assert "scipy==1.13.0 ; platform_machine == 'x86_64'" in read_pixi_project(path).lines
+
+
+def test_a_file_without_a_hash_has_none(tmp_path: Path) -> None:
+    path = write_project(tmp_path)
+    path.write_text(path.read_text().removesuffix(f"  sha256: {SHA}\n"))
+    assert read_pixi_project(path).allowed == ()

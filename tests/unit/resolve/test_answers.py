@@ -238,18 +238,19 @@ def test_r11_files_that_the_base_has_removed_are_named() -> None:
     assert "\x1b" not in found["libibverbs-dev"][1]
 
 
+TOOL = {
+    "name": "nccl-tool",
+    "version": "1:1.0-1.el9",
+    "arch": "x86_64",
+    "file": "nccl-tool-1.0-1.el9.x86_64.rpm",
+    "hash": f"sha256:{'ab' * 32}",
+}
 PLAN = {
-    "install": [
-        {
-            "name": "nccl-tool",
-            "version": "1:1.0-1.el9",
-            "arch": "x86_64",
-            "file": "nccl-tool-1.0-1.el9.x86_64.rpm",
-            "hash": f"sha256:{'ab' * 32}",
-        }
-    ],
+    "install": [TOOL],
     "remove": [],
     "lost": [],
+    "gone": [],
+    "problem": "",
 }
 
 
@@ -267,17 +268,25 @@ def test_dnfs_plan_is_locked_as_dnf_takes_it_again() -> None:
     ("changes", "why"),
     [
         (
-            {"install": [{**PLAN["install"][0], "hash": "sha1:ab"}]},
+            {"install": [{**TOOL, "hash": "sha1:ab"}]},
             "the repository has no sha256 of nccl-tool",
         ),
         ({"lost": ["gti", "x\n"]}, r"no repository of the base has gti, x\?"),
+        (
+            {"gone": ["git=2.43-1.el9"]},
+            "no repository of the base has git=2.43-1.el9 any more",
+        ),
+        (
+            {"problem": "Error:\n Problem: curl conflicts with curl-minimal"},
+            "dnf finds no way to install them: Error: Problem: curl conflicts with curl-minimal",
+        ),
         (
             {"remove": [{"name": "libnccl", "version": "2.23"}]},
             "dnf would remove libnccl 2.23 of the base",
         ),
         (
             {
-                "install": [{**PLAN["install"][0], "name": "libnccl"}],
+                "install": [{**TOOL, "name": "libnccl"}],
                 "remove": [{"name": "libnccl", "version": "2.23"}],
             },
             "dnf would replace libnccl 2.23 of the base by 1:1.0-1.el9",
@@ -296,4 +305,4 @@ def test_what_dnf_must_not_do_is_refused(changes: dict[str, object], why: str) -
 )
 def test_a_package_of_dnfs_that_cannot_be_locked_is_nonsense(entry: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="1 validation error"):
-        read_dnf(plan_of_dnf(install=[{**PLAN["install"][0], **entry}]))
+        read_dnf(plan_of_dnf(install=[{**TOOL, **entry}]))
