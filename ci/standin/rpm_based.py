@@ -38,7 +38,7 @@ LEAVE_DPKG = """\
 createrepo_c -q /opt/archive
 dnf -y -q install {installed}
 dnf -q clean all
-rm -rf /tmp/made /root/rpmbuild /var/lib/dpkg /var/lib/apt /etc/apt /usr/bin/dpkg* /usr/bin/apt* /var/cache/apt
+rm -rf /root/made /root/rpmbuild /var/lib/dpkg /var/lib/apt /etc/apt /usr/bin/dpkg* /usr/bin/apt* /var/cache/apt
 """
 
 
@@ -52,7 +52,7 @@ def make_rpm_script(about: dict[str, list[object]]) -> str:
         name, version, requires, file = row
         requires = f"Requires: {requires}" if requires else ""
         spec = SPEC.format(name=name, version=version, requires=requires, file=file)
-        path = f"/tmp/made/{number}.spec"
-        script += f"mkdir -p /tmp/made && printf %s {shlex.quote(spec)} >{path}\n"
+        path = f"/root/made/{number}.spec"
+        script += f"mkdir -p /root/made && printf %s {shlex.quote(spec)} >{path}\n"
         script += f"rpmbuild -bb --quiet --define '_topdir /root/rpmbuild' --define '_rpmdir /opt/archive' {path}\n"
     return script + LEAVE_DPKG.format(installed=shlex.join(str(one) for one in about["installed"]))

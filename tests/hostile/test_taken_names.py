@@ -103,6 +103,10 @@ KNOWN = {
     "src/hpcstack/launch/staging.py": {
         "hpcstack-staged-": "all nodes must know it before; taken: refused, with whose it is"
     },
+    "src/hpcstack/draft/context_files.py": {
+        '*("/tmp"': "folders of an image",
+        '"/var/tmp"),': "folders of an image",
+    },
     "src/hpcstack/oci/credentials.py": {"/run/user/": ROOTS},
     "src/hpcstack/oci/daemon.py": {"podman.sock": TEXT},
     "src/hpcstack/project/inside.py": {"above =": "of mkdtemp"},
