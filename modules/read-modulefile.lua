@@ -47,7 +47,8 @@ local own = {} -- variables that the modulefile itself has set
 
 function known.setenv(...)
     local variable, value = words(...)
-    if type(variable) == "string" then own[variable] = value ~= nil and tostring(value) or nil end
+    local is_text = type(value) == "string" or type(value) == "number"
+    if type(variable) == "string" then own[variable] = is_text and tostring(value) or nil end
     set("set", variable, value, "")
 end
 known.pushenv = known.setenv

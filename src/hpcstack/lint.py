@@ -66,7 +66,7 @@ def find_warnings(
     """
     found = [
         *_check_pip(recipe, lock),
-        *_check_apt(recipe, lock),
+        *_check_system_packages(recipe, lock),
         *_check_fit(recipe, site, lock),
         *_check_lifecycle(recipe, names, today),
     ]
@@ -134,7 +134,7 @@ def _meets_requirement(version: str, wanted: object) -> bool:
         return False
 
 
-def _check_apt(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
+def _check_system_packages(recipe: Recipe, lock: Lock | None) -> Iterator[Problem]:
     """Warn of packages of apt or dnf that would replace or double what NVIDIA's base brings."""
     packages = recipe.stack.packages
     guarded = [

@@ -32,7 +32,7 @@ ARG WHO=me
 ARG NOBODY
 ENV GREETING="a  b" PATH=/opt/x/bin:$PATH OLD=${NOBODY:-$WHO}
 ENV LIST=/a${LIST:+:$LIST}
-WORKDIR /work
+WORKDIR /srv/app
 WORKDIR sub
 COPY tool.sh /opt/x/bin/tool
 COPY conf ./
@@ -47,7 +47,7 @@ RUN ["sh", "-c", "echo $GREETING $LATER > /result/list"]
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 RUN echo 'a\tb' | cat > /result/bash; [[ $LATER == now ]] && echo {1..3} >> /result/bash
 WORKDIR /
-RUN ls -A /work/sub > /result/ls; stat -c '%a %n' /opt/x/bin/tool /work/sub/a.conf > /result/modes
+RUN ls -A /srv/app/sub > /result/ls; stat -c '%a %n' /opt/x/bin/tool /srv/app/sub/a.conf > /result/modes
 """
 SHOWN = ("GREETING", "LATER", "LIST", "OLD", "PATH")
 

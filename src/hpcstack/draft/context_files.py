@@ -186,7 +186,10 @@ class Context:
         if about.st_size > MAX_SCRIPT:
             raise CannotCopy(f"{name} is larger than {MAX_SCRIPT} bytes; {MOUNT}")
         try:
-            content = check_script(read_bytes(file, MAX_SCRIPT).decode())
+            # Below the context by its descriptor: a colleague may put a link there meanwhile.
+            content = check_script(read_bytes(file, MAX_SCRIPT, below=self.top).decode())
+        except InputError as error:
+            raise CannotCopy(f"{name} cannot be read: {error.message}") from None
         except ValueError as error:
             why = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
             raise CannotCopy(f"{name} is no text of a recipe ({why}); {MOUNT}") from None

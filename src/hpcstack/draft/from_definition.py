@@ -292,16 +292,7 @@ class _DefinitionReader:
             installs = read_installs(text, self.copied.get)
         place = self._mark(section.number)
         if installs:
-            for kind, names in (("apt", installs.apt), ("pip", installs.pip)):
-                for one in names:
-                    self.draft.add_package("apt" if kind == "apt" else "pip", place, one)
-            self.draft.constraints += installs.constraints
-            self.draft.no_build_isolation += installs.no_build_isolation
-            if installs.has_recommended:
-                why = (
-                    "without the packages that these recommend: name in packages.apt what is needed"
-                )
-                self.draft.note(place, "%post", why)
+            self.draft.add_installs(place, "%post", installs)
         else:
             is_bash = name == "bash" or SH_IS_BASH.search(self.draft.image) is not None
             shell = Shell(is_bash=is_bash)

@@ -1,9 +1,10 @@
 """What a recipe can say of a Dockerfile.
 
 A recipe is built in another order than a Dockerfile: packages, then files, then steps. So packages
-are taken out of steps only as long as no other step comes before them, and a file that comes after a
-step which names it is left out. Each step gets the variables and the folder that it has in the
-Dockerfile.
+are taken out of steps only as long as nothing comes before them that may decide what they are, and a
+file that is copied between two steps is written by a step. Each step gets the variables, the shell
+and the folder that it has in the Dockerfile. What is not understood is left out, and so is what
+depends on it.
 """
 
 from __future__ import annotations
@@ -42,8 +43,6 @@ from hpcstack.draft.words import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
-
-    from hpcstack.draft.install_commands import Installs
 
 # Instructions that nothing on a cluster heeds, and why.
 WITHOUT_EFFECT = {
@@ -294,6 +293,8 @@ class _DockerfileReader:
                 readers[one.name](one)
             except (NotUnderstood, CannotCopy) as error:
                 self._leave_out(one, str(error))
+                # Whoever writes it into the recipe writes a step: what comes later stays behind it.
+                self.state.has_steps |= one.name == "RUN"
 
     # -- variables
 
@@ -530,15 +531,11 @@ class _DockerfileReader:
     def _read_run(self, one: Instruction) -> None:
         network = _read_run_flags(one)
         text = self._read_script(one)
-        lost = find_named(text, self.state.lost) or next(
-            (name for name in (WORKDIR, SHELL) if name in self.state.lost), ""
-        )
-        if lost and one.argv is None:
-            raise NotUnderstood(f"it depends on {lost}, which was left out")
+        self._refuse_lost(text, is_shells=one.argv is None)
         if not self.state.has_steps and not self._has_settings() and network:
             installs = read_installs(text, self._find_copied)
             if installs:
-                self._add_installs(one, installs)
+                self.draft.add_installs(self._place(one), f"RUN {one.text}", installs)
                 return
         self.state.has_steps = True
         self.state.has_made_workdir = True
@@ -547,23 +544,23 @@ class _DockerfileReader:
         title = _first_line(text) if one.heredocs else one.text
         self.draft.add_step(self._place(one), command, title, network=network)
 
+    def _refuse_lost(self, text: str, *, is_shells: bool) -> None:
+        """Raise NotUnderstood where a step of TEXT depends on what was left out.
+
+        IS_SHELLS says that a shell reads it, which fills in variables.
+        """
+        lost = WORKDIR if WORKDIR in self.state.lost else ""
+        if is_shells and not lost:
+            lost = SHELL if SHELL in self.state.lost else find_named(text, self.state.lost)
+        if lost:
+            raise NotUnderstood(f"it depends on {lost}, which was left out")
+
     def _has_settings(self) -> bool:
         """Return whether files or variables before a step decide what its packages are."""
+        named = (*self.state.variables, *self.state.lost)
         return self.state.has_settings or any(
-            OF_INSTALLERS.match(name) and name not in HARMLESS for name in self.state.variables
+            OF_INSTALLERS.match(name) and name not in HARMLESS for name in named
         )
-
-    def _add_installs(self, one: Instruction, installs: Installs) -> None:
-        place = self._place(one)
-        for name in installs.apt:
-            self.draft.add_package("apt", place, name)
-        for name in installs.pip:
-            self.draft.add_package("pip", place, name)
-        self.draft.constraints += installs.constraints
-        self.draft.no_build_isolation += installs.no_build_isolation
-        if installs.has_recommended:
-            why = "without the packages that these recommend: name in packages.apt what is needed"
-            self.draft.note(place, f"RUN {one.text}", why)
 
     def _read_script(self, one: Instruction) -> str:
         """Return what a RUN gives to its shell."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpcstack.core.errors import InputError
-from hpcstack.recipe.fields import check_apt, check_requirement
+from hpcstack.recipe.fields import check_apt, check_dnf, check_requirement
 from hpcstack.recipe.packages import normalize_project
 from hpcstack.requirements.pip_file import ARCHIVES, read_pip_file
 
@@ -28,7 +28,8 @@ WITHOUT_EFFECT = re.compile(
     r"set( [-+][eux]+| -o pipefail)+"
     r"|(export )?DEBIAN_FRONTEND=noninteractive"
     r"|(sudo )?apt(-get)?( -y| -q+| --yes)* (update|clean|autoclean)( -y| -q+)*"
-    r"|rm -r?f?r? (/var/lib/apt/lists|/var/lib/apt/lists/\*|/var/cache/apt/\S*|/root/\.cache/pip)"
+    r"|(sudo )?(dnf|yum)( -y| -q)* (clean all|makecache)( -y| -q)*"
+    r"|rm -r?f?r? (/var/lib/apt/lists(/\*)?|/var/cache/(apt|dnf|yum)\S*|/root/\.cache/pip)"
     r"|(pip3?|python3? -m pip) cache purge|true|:"
 )
 # Settings of pip's and apt's that do not say what is installed.
@@ -45,6 +46,8 @@ APT_OPTIONS = re.compile(
     r"|--no-install-suggests|--allow-change-held-packages"
 )
 WITHOUT_RECOMMENDED = "--no-install-recommends"
+WITHOUT_WEAK = re.compile(r"--setopt=install_weak_deps=(?:0|[Ff]alse)")
+DNF_OPTIONS = re.compile(rf"-y|-q|--assumeyes|--quiet|--nodocs|{WITHOUT_WEAK.pattern}")
 PIP_OPTIONS = re.compile(
     r"-q+|--quiet|--no-cache-dir|--no-cache|--disable-pip-version-check|--no-input|--system"
     r"|--break-system-packages|--no-warn-script-location|--prefer-binary|-v+|--verbose"
@@ -71,10 +74,11 @@ class Installs:
     """What a step installs, and nothing else."""
 
     apt: list[str] = field(default_factory=list)
+    dnf: list[str] = field(default_factory=list)
     pip: list[str] = field(default_factory=list)
     constraints: list[str] = field(default_factory=list)
     no_build_isolation: list[str] = field(default_factory=list)
-    has_recommended: bool = False  # apt would install recommended packages, too
+    has_recommended: bool = False  # recommended packages would be installed, too
 
 
 class _Other(Exception):
@@ -126,6 +130,9 @@ def _read_command(words: list[str], find: Find, out: Installs) -> None:
     if words[:1] in (["apt"], ["apt-get"]):
         _read_apt(words[1:], out)
         return
+    if words[:1] in (["dnf"], ["yum"]):
+        _read_dnf(words[1:], out)
+        return
     for pip in PIPS:
         if tuple(words[: len(pip) + 1]) == (*pip, "install"):
             _read_pip(words[len(pip) + 1 :], find, out)
@@ -139,6 +146,14 @@ def _read_apt(words: list[str], out: Installs) -> None:
         raise _Other
     out.apt += [check_apt(name) for name in named[1:]]
     out.has_recommended |= WITHOUT_RECOMMENDED not in words
+
+
+def _read_dnf(words: list[str], out: Installs) -> None:
+    named = [word for word in words if not DNF_OPTIONS.fullmatch(word)]
+    if named[:1] != ["install"]:
+        raise _Other
+    out.dnf += [check_dnf(name) for name in named[1:]]
+    out.has_recommended |= not any(WITHOUT_WEAK.fullmatch(word) for word in words)
 
 
 def _read_pip(words: list[str], find: Find, out: Installs) -> None:

@@ -19,6 +19,7 @@ from hpcstack.recipe.fields import (
     LABEL,
     check_absolute,
     check_apt,
+    check_dnf,
     check_mount,
     check_one_line,
     check_part_of_variable,
@@ -34,11 +35,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from hpcstack.core.yaml import Mark
+    from hpcstack.draft.install_commands import Installs
 
 MAX_NAME = 80  # characters of a step's name
 MAX_SHOWN = 100  # characters of a line that is left out
 MAX_TEXT = 3 << 18  # characters of all files and steps of a draft: a recipe holds 1 MiB
+MAX_TOLD = 200  # lines that are left out, and that the recipe names
 REFERENCE = "${stack."  # which a recipe fills in, in any text
+
+
+Kind = Literal["apt", "dnf", "pip"]
+
+
+def _name_of_package(package: str) -> str:
+    """Return the name in NAME=VERSION, a package of apt or dnf."""
+    return package.partition("=")[0]
+
+
+# {kind of packages: (what gives a package's name, what refuses one that a recipe cannot name)}
+CHECKS: dict[Kind, tuple[Callable[[str], str], Callable[[str], str]]] = {
+    "apt": (_name_of_package, check_apt),
+    "dnf": (_name_of_package, check_dnf),
+    "pip": (normalize_project, check_requirement),
+}
 
 
 @dataclass(frozen=True)
@@ -72,6 +91,7 @@ class RecipeDraft:
     summary: str = ""
     platform: str = ""
     apt: list[str] = field(default_factory=list)
+    dnf: list[str] = field(default_factory=list)
     pip: list[str] = field(default_factory=list)
     constraints: list[str] = field(default_factory=list)
     no_build_isolation: list[str] = field(default_factory=list)
@@ -111,17 +131,32 @@ class RecipeDraft:
             return False
         return True
 
-    def add_package(self, kind: Literal["apt", "pip"], place: Mark, text: str) -> None:
+    def add_installs(self, place: Mark, said: str, installs: Installs) -> None:
+        """Add the packages that SAID, a step, installs and does nothing else."""
+        kinds: tuple[tuple[Kind, list[str]], ...] = (
+            ("apt", installs.apt),
+            ("dnf", installs.dnf),
+            ("pip", installs.pip),
+        )
+        for kind, names in kinds:
+            for name in names:
+                self.add_package(kind, place, name)
+        self.constraints += installs.constraints
+        self.no_build_isolation += installs.no_build_isolation
+        if installs.has_recommended:
+            why = "without the packages that these recommend: name in `packages` what is needed"
+            self.note(place, said, why)
+
+    def add_package(self, kind: Kind, place: Mark, text: str) -> None:
         """Add a package. One that is there already is left out, unless it is the very same."""
         found: list[str] = getattr(self, kind)
-        name_of = normalize_project if kind == "pip" else _name_of_apt
+        name_of, check = CHECKS[kind]
         same = [one for one in found if name_of(one) == name_of(text)]
         if text in same:
             return
         if same:
             self.leave_out(place, text, f"a recipe names a package once, and has {same[0]}")
             return
-        check = check_requirement if kind == "pip" else check_apt
         if self._accept(place, text, lambda: check(text)):
             found.append(text)
 
@@ -229,10 +264,6 @@ def refuse_references(text: str) -> str:
     return text
 
 
-def _name_of_apt(package: str) -> str:
-    return package.partition("=")[0]
-
-
 def _shorten(text: str, length: int) -> str:
     line = re.sub(r"\s+", " ", join_lines(text)).strip()
     return line if len(line) <= length else f"{line[: length - 3]}..."
@@ -242,6 +273,7 @@ def render_draft(draft: RecipeDraft, source: str, name: str, version: str) -> st
     """Return DRAFT, which was made of the file SOURCE, as the text of the recipe NAME-VERSION."""
     packages = {
         "apt": draft.apt,
+        "dnf": draft.dnf,
         "pip": draft.pip,
         "constraints": draft.constraints,
         "no_build_isolation": draft.no_build_isolation,
@@ -265,10 +297,12 @@ def render_draft(draft: RecipeDraft, source: str, name: str, version: str) -> st
     spec |= {key: found for key, found in rest.items() if found}
 
     lines = [f"Written by hpcstack draft of {source}."]
-    for one in draft.left_out:
+    for one in draft.left_out[:MAX_TOLD]:
         lines.append(f"LEFT OUT {one.place}: {one.text}: {one.why}")
         if one.instead:
             lines.append(f"  {one.instead}")
+    if len(draft.left_out) > MAX_TOLD:
+        lines.append(f"LEFT OUT, too: {len(draft.left_out) - MAX_TOLD} more lines")
     head = "".join(f"# {join_lines(line)}\n" for line in lines)
     body = yaml.dump(spec, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
     return head + body

@@ -64,7 +64,7 @@ BUILT_AGAINST = ("torch", "tensorflow", "jax")
 BUILT_AGAINST_TORCH = ("causal-conv1d", "flash-attn", "mamba-ssm")
 
 
-def is_guarded_apt(name: str, allowed: tuple[str, ...] = ()) -> bool:
+def is_guarded_package(name: str, allowed: tuple[str, ...] = ()) -> bool:
     """Return whether the package NAME of Debian or of rpm must stay as the base has it.
 
     That is so where NVIDIA chose it, unless it belongs to a family or package of ALLOWED, which a

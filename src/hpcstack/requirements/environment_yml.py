@@ -89,13 +89,17 @@ def read_conda_environment(path: Path) -> CondaEnvironment:
             lines.append(read_pip_line(line, path, entry.number))
         else:
             only_conda.append(entry)
-    variables = document.value.get("variables")
-    said = (
-        {str(name): str(value) for name, value in variables.items()}
-        if isinstance(variables, dict)
-        else {}
+    return CondaEnvironment(
+        tuple(lines), tuple(left_out), tuple(only_conda), _read_variables(document)
     )
-    return CondaEnvironment(tuple(lines), tuple(left_out), tuple(only_conda), said)
+
+
+def _read_variables(document: Document) -> dict[str, str]:
+    """Return what `variables:` sets; nothing where it is no mapping."""
+    said = document.value.get("variables")
+    if not isinstance(said, dict):
+        return {}
+    return {str(name): str(value) for name, value in said.items()}
 
 
 def read_installable_environment(path: Path) -> CondaEnvironment:

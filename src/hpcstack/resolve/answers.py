@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from hpcstack.core.errors import InputError
 from hpcstack.core.untrusted import UNSAFE
 from hpcstack.lock.model import LockedApt, LockedConda, LockedPip, LockedRpm
-from hpcstack.recipe.guard import is_guarded_apt
+from hpcstack.recipe.guard import is_guarded_package
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -168,7 +168,7 @@ def read_apt(
     known = _parse_records(records)
     for line in simulated.splitlines():
         removed = REMOVED.match(line)
-        if removed and is_guarded_apt(removed["name"], allow_replace):
+        if removed and is_guarded_package(removed["name"], allow_replace):
             raise InputError(
                 f"apt would remove {removed['name']} of the base",
                 "leave out the package that conflicts with it, or pin it to a version that fits "
@@ -227,7 +227,7 @@ def read_dnf(text: str, allow_replace: tuple[str, ...] = ()) -> tuple[LockedRpm,
         )
     new = {one["name"]: one["version"] for one in plan["install"]}
     for one in plan["remove"]:
-        if is_guarded_apt(one["name"], allow_replace):
+        if is_guarded_package(one["name"], allow_replace):
             named = f"{one['name']} {one['version']} of the base"
             what = f"remove {named}"
             if one["name"] in new:
@@ -263,7 +263,7 @@ def _refuse_replacement(
             "let it in: packages.allow_replace: [mpi]",
             page="write-a-recipe",
         )
-    if match["had"] and is_guarded_apt(match["name"], allow_replace):
+    if match["had"] and is_guarded_package(match["name"], allow_replace):
         raise InputError(
             f"apt would replace {match['name']} {match['had']} of the base by {match['version']}",
             "leave out the package that asks for it, or pin it to a version that fits the base",

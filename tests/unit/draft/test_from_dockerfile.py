@@ -10,7 +10,7 @@ import pytest
 
 from hpcstack.core.errors import InputError
 from hpcstack.draft.from_dockerfile import draft_dockerfile
-from hpcstack.draft.recipe_draft import RecipeDraft
+from hpcstack.draft.recipe_draft import RecipeDraft, render_draft
 from hpcstack.draft.words import split_words
 
 AMD64 = "linux/amd64"
@@ -493,3 +493,45 @@ def test_a_costly_file_is_read_in_seconds(tmp_path: Path, text: str) -> None:
     found = draft(tmp_path, BASE + text)
     assert found.understood
     assert time.process_time() - began < 10
+
+
+# -- and what was seen when it was read once more
+
+
+def test_packages_of_rpm_become_packages(tmp_path: Path) -> None:
+    found = draft(
+        tmp_path,
+        "FROM nvcr.io/nvidia/cuda:12.6.3-devel-rockylinux9\n"
+        "RUN dnf -y install git gcc-c++ && dnf clean all && rm -rf /var/cache/dnf/*\n"
+        "RUN dnf install -y --setopt=install_weak_deps=False vim\n"
+        "RUN dnf install -y '@Development Tools'\nRUN dnf install -y --allowerasing curl\n",
+    )
+    assert found.dnf == ["git", "gcc-c++", "vim"]
+    assert [one.place.line for one in found.notes] == [2]
+    assert len(found.run) == 2
+
+
+def test_what_comes_behind_a_step_that_was_left_out_stays_behind_it(tmp_path: Path) -> None:
+    found = draft(tmp_path, f"{BASE}RUN --mount=type=ssh add-an-archive\nRUN pip install of-it\n")
+    assert [number for number, _ in left_out(found)] == [2]
+    assert (found.pip, len(found.run)) == ([], 1)
+
+
+def test_a_setting_that_was_left_out_still_decides(tmp_path: Path) -> None:
+    found = draft(tmp_path, f"{BASE}ENV PIP_INDEX_URL=${{HOST%x}}/simple\nRUN pip install a\n")
+    assert (found.pip, len(found.run)) == ([], 1)
+
+
+def test_a_program_without_a_shell_needs_its_folder_too(tmp_path: Path) -> None:
+    found = draft(
+        tmp_path, f'{BASE}WORKDIR $HOME\nRUN ["make"]\nENV A=${{B%x}}\nWORKDIR /x\nRUN ["b"]\n'
+    )
+    assert [number for number, _ in left_out(found)] == [2, 3, 4]
+    assert [one["name"] for one in found.run] == ['["b"] (Dockerfile:6)']
+
+
+def test_very_many_lines_that_are_left_out_leave_a_recipe(tmp_path: Path) -> None:
+    found = draft(tmp_path, BASE + "USER me\n" * 20_000)
+    text = render_draft(found, "Dockerfile", "a", "1")
+    assert "LEFT OUT, too: 19800 more lines" in text
+    assert len(text) < 1 << 20
